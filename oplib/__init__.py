@@ -1,0 +1,26 @@
+"""oplib (work in progress map)."""
+from ._state import copy_state
+from .dispatch.registry import get_op, has_op, list_ops, ops, pending
+from .dispatch.explain import explain
+from .dispatch.interpreter import DispatchMode, InterpreterStage
+from .dispatch.plan import install_stage
+from .dispatch import registry as _registry
+from .library import *
+from .library import Library, custom_op, impl
+from .tensor.tensor import Tensor, tensor_from_array as from_numpy, engine
+from .tensor.methods import install_methods
+from .tensor.protocols import install_protocols
+from .backends import numpy as _np
+from .backends.stage import BackendStage
+from .schema import register_annotation, TensorType
+from .dtypes import Device
+install_methods(); install_protocols(); _np.install()
+install_stage(BackendStage()); install_stage(InterpreterStage())
+register_annotation(Tensor, TensorType(), "tensor")
+from . import prims
+from .autograd import family, hooks, general_grad, stage
+from .autograd.general_grad import grad, backward
+from .autograd.modes import no_grad, enable_grad, set_grad_enabled
+engine.refresh=family.refresh; engine.backward=backward
+for n in ("register_hook","register_post_accumulate_grad_hook","retain_grads","set_grad","set_requires_grad"): setattr(engine,n,getattr(hooks,n))
+install_stage(stage.AutogradStage()); install_stage(family.ViewStage())

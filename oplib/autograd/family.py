@@ -1,0 +1,331 @@
+"""Views under autograd: handles joined by differentiable views of one root.
+
+Note [Families]
+~~~~~~~~~~~~~~~
+A view shares memory with its root, so a recorded write through one handle changes the value of all.
+The family keeps the root's current gradient record, not the base handle, which may die. A write
+makes a new root record and bumps the epoch; a handle that has seen fewer epochs is stale, and the
+View stage derives it anew from the root, by addresses, before its key set is taken. Nothing is ever
+inverted: the gradient of a view is added at its addresses, the gradient of a write is split by them.
+
+Imports floors 0 to 4, `wrapper.py`, `engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from .. import _state
+from ..dispatch.bind import tensor_leaves
+from ..dispatch.keys import AUTOGRAD, VIEW
+from ..dispatch.operator import Operator, Plan
+from ..dispatch.source import generate, local_name
+from ..errors import AutogradError
+from ..prims import (
+    contiguous_last,
+    new_full,
+    permute,
+    strided_add,
+    strided_get,
+    strided_put,
+    view_as_complex,
+    view_as_real,
+)
+from ..tensor.addressing import Address, address_in, geometry_of, real_parts
+from ..tensor.grad_meta import (
+    AccumulationNode,
+    AutogradMeta,
+    Family,
+    GradNode,
+    NodeKind,
+    new_meta,
+)
+from ..tensor.tensor import Tensor
+
+__all__ = ["ViewStage", "check_write", "rebase", "refresh"]
+
+_new: Final = object.__new__
+
+
+def refresh(tensor: Tensor) -> None:
+    """Bring a handle that is behind its family up to date."""
+    record = tensor._view
+    if record is None or record.epoch == record.family.epoch:
+        return
+    family = record.family
+    record.epoch = family.epoch
+    retained = tensor.autograd_meta.retained if tensor.autograd_meta is not None else None
+    if tensor.array is family.root_array:
+        tensor.autograd_meta = family.root
+    else:
+        tensor.autograd_meta = _derived(tensor, family)
+    if retained is not None and tensor.autograd_meta is not None:
+        tensor.autograd_meta.retained = retained
+    tensor._keys |= AUTOGRAD
+
+
+def rebase(tensor: Tensor) -> None:
+    """Take note of a recorded write: `tensor` has its new record, its family gets a new root."""
+    record = tensor._view
+    if record is None:
+        return
+    family = record.family
+    family.epoch += 1
+    record.epoch = family.epoch
+    if tensor.array is family.root_array:
+        family.root = tensor.autograd_meta
+        return
+    split = _Split(tensor.array, family.root_array)
+    node = _node(_REBASE, (family.root, tensor.autograd_meta), (split,), family.root_array)
+    family.root = new_meta(node, 0, family.root_array.shape, family.root_array.dtype)
+
+
+def _derived(tensor: Tensor, family: Family) -> AutogradMeta:
+    """Return a record that derives a view from the current root, by addresses."""
+    split = _Split(tensor.array, family.root_array)
+    node = _node(_DERIVE, (family.root,), (split,), tensor.array)
+    return new_meta(node, 0, tensor.array.shape, tensor.array.dtype)
+
+
+def _node(
+    kind: NodeKind, edges: tuple[AutogradMeta | None, ...], saved: tuple[Any, ...], like: Any
+) -> GradNode:
+    node: GradNode = _new(GradNode)
+    node.kind = kind
+    node.edges = edges
+    node.saved = saved
+    node.hooks = None
+    node.shapes = like.shape
+    node.dtypes = like.dtype
+    return node
+
+
+class _Split:
+    """How a view lies in its root, and the three moves of gradients between them.
+
+    A root and a view of different dtype (complex and its real parts) meet as real numbers.
+    """
+
+    __slots__ = ("address", "root_shape", "root_to_real", "view_to_real")
+
+    def __init__(self, view: Any, root: Any) -> None:
+        whole = geometry_of(root)
+        part = geometry_of(view, root)
+        self.root_to_real = whole.dtype.kind == "c" != part.dtype.kind
+        self.view_to_real = part.dtype.kind == "c" != whole.dtype.kind
+        if self.root_to_real:
+            whole = real_parts(whole)
+        if self.view_to_real:
+            part = real_parts(part)
+        address = address_in(part, whole) if whole.dtype == part.dtype else None
+        if address is None:
+            raise AutogradError(
+                f"a view of shape {view.shape} and dtype {view.dtype} is not a regular part of its "
+                f"root of shape {root.shape} and dtype {root.dtype}, so gradients cannot be "
+                "followed through it\n  write to a copy: x.clone()"
+            )
+        self.address: Address = address
+        self.root_shape = whole.shape
+
+    def into_root(self, gradient: Tensor) -> Tensor:
+        """Return zeros like the root with a view's gradient added at its addresses."""
+        if self.view_to_real:
+            gradient = view_as_real(gradient)
+        at = self.address
+        shape = self._memory_shape()
+        spread = strided_add(gradient, shape, list(at.size), list(at.stride), at.offset)
+        return self._from_memory(spread)
+
+    def outside(self, gradient: Tensor) -> Tensor:
+        """Return the root's gradient with zeros at the view's addresses."""
+        flat = self._to_memory(gradient)
+        zero = new_full(flat, [], 0)
+        at = self.address
+        return self._from_memory(
+            strided_put(flat, zero, list(at.size), list(at.stride), at.offset)
+        )
+
+    def inside(self, gradient: Tensor) -> Tensor:
+        """Return the root's gradient at the view's addresses."""
+        at = self.address
+        flat = self._to_memory(gradient)
+        part: Tensor = strided_get(flat, list(at.size), list(at.stride), at.offset)
+        return view_as_complex(contiguous_last(part)) if self.view_to_real else part
+
+    def _memory_shape(self) -> list[int]:
+        order = self.address.order
+        return list(self.root_shape if order is None else [self.root_shape[i] for i in order])
+
+    def _to_memory(self, root: Tensor) -> Tensor:
+        if self.root_to_real:
+            root = view_as_real(root)
+        return root if self.address.order is None else permute(root, list(self.address.order))
+
+    def _from_memory(self, flat: Tensor) -> Tensor:
+        if self.address.order is not None:
+            flat = permute(flat, self.address.inverse)
+        return view_as_complex(contiguous_last(flat)) if self.root_to_real else flat
+
+
+def _derive_backward(node: GradNode, gradient: Tensor) -> tuple[Tensor | None]:
+    assert node.saved is not None
+    split: _Split = node.saved[0]
+    return (split.into_root(gradient) if node.edges[0] is not None else None,)
+
+
+def _rebase_backward(node: GradNode, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    assert node.saved is not None
+    split: _Split = node.saved[0]
+    root, view = node.edges
+    return (
+        split.outside(gradient) if root is not None else None,
+        split.inside(gradient) if view is not None else None,
+    )
+
+
+_DERIVE: Final = NodeKind("view", _derive_backward)
+_REBASE: Final = NodeKind("write_through_view", _rebase_backward)
+
+
+def derive_from(base: Tensor, view: Tensor) -> AutogradMeta:
+    """Return the record of a view whose operator has no rule of its own: gradients by address."""
+    split = _Split(view.array, base.array)
+    meta = base.autograd_meta if base._keys & AUTOGRAD else None
+    node = _node(_DERIVE, (meta,), (split,), view.array)
+    return new_meta(node, 0, view.array.shape, view.array.dtype)
+
+
+# ---------------------------------------------------------------------- what may be written
+
+
+def check_write(op: Any, name: str, tensor: Tensor) -> None:
+    """Raise before a recorded write that could not get a right gradient.
+
+    Raises
+    ------
+    AutogradError
+        For a leaf that requires grad or a view of one, a view made under no_grad, and a view whose
+        operator gives no addresses.
+    """
+    meta = tensor.autograd_meta
+    if meta is not None and tensor._keys & AUTOGRAD and type(meta.grad_node) is AccumulationNode:
+        raise _refused(op, name, "is a leaf that requires grad", _LEAF_REMEDY)
+    record = tensor._view
+    if record is None:
+        return
+    root = record.family.root
+    if root is not None and type(root.grad_node) is AccumulationNode:
+        if tensor.array is not record.family.root_array:
+            raise _refused(op, name, "is a view of a leaf that requires grad", _LEAF_REMEDY)
+        raise _refused(op, name, "is a leaf that requires grad", _LEAF_REMEDY)
+    if record.no_grad and root is not None:
+        raise _refused(
+            op, name, "is a view made under no_grad of a tensor that requires grad", _VIEW_REMEDY
+        )
+    if tensor.array is not record.family.root_array:
+        if record.opaque:
+            raise _refused(
+                op, name, f"is a view made by {record.opaque}, which has its own rule", _COPY_REMEDY
+            )
+        if type(tensor.array) is np.ndarray or hasattr(tensor.array, "geometry"):
+            _Split(tensor.array, record.family.root_array)
+
+
+_LEAF_REMEDY: Final = "update it under `with oplib.no_grad():`, or work on a copy: x.clone()"
+_VIEW_REMEDY: Final = "take the view where gradients are recorded, or write under no_grad"
+_COPY_REMEDY: Final = "write to a copy: x.clone()"
+
+
+def _refused(op: Any, name: str, why: str, remedy: str) -> AutogradError:
+    return AutogradError(
+        f"{getattr(op, 'qualname', op)}: argument `{name}` {why}, so it cannot be written to in "
+        f"place while gradients are recorded\n  {remedy}"
+    )
+
+
+# ---------------------------------------------------------------------- the stage
+
+
+class ViewStage:
+    """The stage of the key View: refresh stale handles, and guard writes through views."""
+
+    key = VIEW
+
+    def build(self, op: Operator[..., Any], keys: int, below: Plan | None) -> Plan:
+        """Return the plan that looks at the families of its arguments first."""
+        assert below is not None
+        tensors = [local_name(name) for name in op.schema.differentiable_arguments]
+        every = [local_name(argument.name) for argument in op.schema.arguments]
+        args = f"({', '.join(every)}{',' if len(every) == 1 else ''})"
+        if op.schema.is_mutable:
+            return _writing_plan(op)
+        names = {
+            "_op_below": below,
+            "_op_stale": lambda *values: _refreshed_call(op, values),
+            "_op_is_stale": _is_stale,
+        }
+        plain = all(str(op.schema.argument(a.name).type) == "Tensor" for a in _tensor_arguments(op))
+        if plain:
+            test = " or ".join(
+                f"({t}._view is not None and {t}._view.epoch != {t}._view.family.epoch)"
+                for t in tensors
+            )
+        else:
+            test = f"_op_is_stale({args})"
+        lines = [
+            f"def plan({', '.join(every)}):",
+            f"    if {test}:",
+            f"        return _op_stale({', '.join(every)})",
+            f"    return _op_below({', '.join(every)})",
+        ]
+        return generate(op, f"view plan {keys}", "plan", lines, names)  # type: ignore[no-any-return]
+
+    def describe(self, op: Operator[..., Any], keys: int, args: list[Any]) -> list[str]:
+        """Return the lines `explain` shows for this stage."""
+        stale = sum(_is_stale([tensor]) for tensor in tensor_leaves(args))
+        return [f"views: {stale} of the arguments are behind their family and refresh first"]
+
+
+def _tensor_arguments(op: Operator[..., Any]) -> list[Any]:
+    return [op.schema.argument(name) for name in op.schema.differentiable_arguments]
+
+
+def _is_stale(args: Any) -> bool:
+    return any(
+        tensor._view is not None and tensor._view.epoch != tensor._view.family.epoch
+        for tensor in tensor_leaves(args)
+    )
+
+
+def _refreshed_call(op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
+    """Refresh every argument, take the key set anew, and continue below View."""
+    keys = 0
+    for tensor in tensor_leaves(args):
+        refresh(tensor)
+        keys |= tensor._keys
+    state = _state.current()
+    keys = (keys | state.include) & state.mask & ~VIEW
+    return op.find_plan(keys)(*args)
+
+
+def _writing_plan(op: Operator[..., Any]) -> Callable[..., Any]:
+    written = [
+        (i, a.name)
+        for i, a in enumerate(op.schema.arguments)
+        if a.name in op.schema.mutated_arguments
+    ]
+
+    def plan(*args: Any) -> Any:
+        if _state.current().mask & AUTOGRAD:
+            for i, name in written:
+                for tensor in tensor_leaves([args[i]]):
+                    record = tensor._view
+                    if record is not None and record.family.root is not None:
+                        refresh(tensor)
+                        check_write(op, name, tensor)
+        return _refreshed_call(op, args)
+
+    return plan

@@ -1,0 +1,153 @@
+"""What methods of Tensor do to its gradient record: hooks, retain_grads, requires_grad, ``.grad``.
+
+Hooks live on the node, by position, and stay with the value they were registered on; `retain_grads`
+follows the handle.
+
+Imports floors 0 to 4, `engine.py`, `family.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .. import _state
+from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS
+from ..errors import ArgumentError, AutogradError
+from ..tensor.grad_meta import AccumulationNode, AutogradMeta, HookHandle, add_hook
+from ..tensor.tensor import Tensor, leaf_meta_of
+from .family import refresh
+
+__all__ = [
+    "register_final_hook",
+    "register_hook",
+    "register_post_accumulate_grad_hook",
+    "retain_grads",
+    "saved_tensors_hooks",
+    "set_grad",
+    "set_requires_grad",
+]
+
+
+def _meta_of(tensor: Tensor, what: str) -> AutogradMeta:
+    if not tensor.requires_grad or tensor.autograd_meta is None:
+        raise AutogradError(f"{what} needs a tensor that requires grad; this one is stopped")
+    return tensor.autograd_meta
+
+
+def _callable(hook: Any) -> Callable[..., Any]:
+    if not callable(hook):
+        raise ArgumentError(f"a hook must be callable, got {hook!r}")
+    return hook  # type: ignore[no-any-return]
+
+
+def register_hook(tensor: Tensor, hook: Callable[..., Any]) -> HookHandle:
+    """Attach a hook to the gradient of the tensor's current value."""
+    meta = _meta_of(tensor, "register_hook")
+    table = meta.grad_node._hooks().tensor.setdefault(meta.position, {})
+    return add_hook(table, _callable(hook))
+
+
+def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[..., Any]) -> HookHandle:
+    """Call ``hook(leaf)`` after the leaf's ``.grad`` was written in a backward run."""
+    meta = _meta_of(tensor, "register_post_accumulate_grad_hook")
+    node = meta.grad_node
+    if not isinstance(node, AccumulationNode):
+        raise AutogradError("an accumulation hook needs a leaf; use register_hook on this tensor")
+    if node.post_hooks is None:
+        node.post_hooks = {}
+    return add_hook(node.post_hooks, _callable(hook))
+
+
+def register_final_hook(hook: Callable[[], Any]) -> None:
+    """Call ``hook()`` once, at the end of the backward run this is called in.
+
+    Raises
+    ------
+    AutogradError
+        Outside of a backward run.
+    """
+    hooks = _state.current().config.get("final_hooks")
+    if hooks is None:
+        raise AutogradError("register_final_hook is called inside a backward run, from a hook or rule")
+    hooks.append(_callable(hook))
+
+
+def retain_grads(tensor: Tensor) -> None:
+    """Keep the gradient of a non-leaf in ``.grad``."""
+    meta = _meta_of(tensor, "retain_grads")
+    if not isinstance(meta.grad_node, AccumulationNode) and meta.retained is None:
+        meta.retained = [None]
+        _watch(meta)
+
+
+def _watch(meta: AutogradMeta) -> None:
+    table = meta.grad_node._hooks().retain
+    table.setdefault(meta.position, []).append(weakref.ref(meta))
+
+
+def move_retained(new: AutogradMeta, old: AutogradMeta) -> None:
+    """Let a handle that was written to retain the gradient of its new value."""
+    new.retained, old.retained = old.retained, None
+    if new.retained is not None:
+        _watch(new)
+
+
+def set_requires_grad(tensor: Tensor, value: bool) -> None:
+    """Switch recording on a handle on or off."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"requires_grad and stop_gradient take a bool, got {value!r}")
+    refresh(tensor)
+    if not value:
+        tensor._keys &= ~AUTOGRAD
+        return
+    if tensor.autograd_meta is None:
+        tensor.autograd_meta = leaf_meta_of(tensor)
+        record = tensor._view
+        if record is not None:
+            if tensor.array is record.family.root_array:
+                record.family.root = tensor.autograd_meta
+            else:
+                tensor._view = None
+    tensor._keys |= AUTOGRAD
+
+
+def set_grad(tensor: Tensor, value: Any) -> None:
+    """Replace ``.grad``."""
+    meta = tensor.autograd_meta
+    if value is not None:
+        if not isinstance(value, Tensor):
+            raise ArgumentError(f".grad is a Tensor or None, got {type(value).__name__}")
+        if value.shape != tensor.shape or value.dtype != tensor.dtype:
+            raise AutogradError(
+                f".grad of a tensor {tensor.describe()} must be like it, got {value.describe()}"
+            )
+    if meta is None:
+        if value is not None:
+            raise AutogradError("only a tensor that requires grad has a .grad")
+        return
+    if isinstance(meta.grad_node, AccumulationNode):
+        meta.grad_node.grad = value
+    elif meta.retained is not None:
+        meta.retained[0] = value
+    elif value is not None:
+        raise AutogradError("a non-leaf has a .grad after retain_grads() only")
+
+
+@contextlib.contextmanager
+def saved_tensors_hooks(
+    pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]
+) -> Iterator[None]:
+    """Choose how tensors are kept for backward: ``pack(tensor)`` and ``unpack(packed)``.
+
+    Pairs nest; the innermost acts. A packed value keeps its version check: if what `unpack` returns
+    shares the saved storage, and that was written to, recovering raises.
+    """
+    _callable(pack)
+    _callable(unpack)
+    state = _state.current()
+    inner = state.replace(include=state.include | SAVED_TENSOR_HOOKS)
+    with _state.enter(inner.with_config(saved_tensors_hooks=(pack, unpack))):
+        yield

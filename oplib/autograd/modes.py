@@ -1,0 +1,163 @@
+"""Grad modes: whether operations are recorded, as context managers and decorators.
+
+`no_grad` clears the Autograd bit of the user's mask, which holds on all levels of interpreters. The
+mode lives in the ambient State: it is restored on exceptions, new threads start with recording on,
+and a decorated generator has the mode only while its body runs.
+
+Imports floors 0 to 4.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from .. import _state
+from ..dispatch.keys import AUTOGRAD
+from ..errors import ArgumentError
+
+__all__ = ["enable_grad", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def is_grad_enabled() -> bool:
+    """Return whether operations on tensors that require grad are recorded now."""
+    return bool(_state.current().user & AUTOGRAD)
+
+
+def _with_mode(state: _state.State, enabled: bool) -> _state.State:
+    user = state.user | AUTOGRAD if enabled else state.user & ~AUTOGRAD
+    return state if user == state.user else state.replace(user=user)
+
+
+class _GradMode:
+    """Context manager and decorator that sets the grad mode."""
+
+    _enabled: bool
+
+    def __enter__(self) -> None:
+        outer = _state.current()
+        self.__dict__.setdefault("_outer", []).append(outer)
+        _state.set_state(_with_mode(outer, self._enabled))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _state.set_state(self.__dict__["_outer"].pop())
+
+    def __call__(self, function: F) -> F:
+        """Return `function` running in this mode."""
+        return _decorated(function, self._enabled)
+
+
+def _decorated(function: F, enabled: bool) -> F:
+    """Return a function, generator function or coroutine function with the mode set inside."""
+    if inspect.isgeneratorfunction(function):
+        return _decorated_generator(function, enabled)  # type: ignore[return-value]
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with _state.enter(_with_mode(_state.current(), enabled)):
+                return await function(*args, **kwargs)
+
+        return coroutine  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _state.enter(_with_mode(_state.current(), enabled)):
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _decorated_generator(function: Callable[..., Any], enabled: bool) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        generator = function(*args, **kwargs)
+        step, value = generator.send, None
+        while True:
+            try:
+                with _state.enter(_with_mode(_state.current(), enabled)):
+                    item = step(value)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step, value = generator.send, (yield item)
+            except GeneratorExit:
+                generator.close()
+                raise
+            except BaseException as error:
+                step, value = generator.throw, error
+
+    return generate
+
+
+class no_grad(_GradMode):
+    """Do not record operations: ``with no_grad():``, ``@no_grad``, ``@no_grad()``.
+
+    Writes are allowed on leaves inside; they bump versions and leave histories alone.
+
+    >>> import oplib
+    >>> x = oplib.ones(2, requires_grad=True)
+    >>> with oplib.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
+
+    _enabled = False
+
+    @overload
+    def __new__(cls) -> no_grad: ...
+    @overload
+    def __new__(cls, function: F) -> F: ...
+    def __new__(cls, function: Any = None) -> Any:
+        """Return the context manager, or the decorated function."""
+        return object.__new__(cls) if function is None else _decorated(function, False)
+
+
+class enable_grad(_GradMode):
+    """Record operations, also inside `no_grad`; used like it."""
+
+    _enabled = True
+
+    @overload
+    def __new__(cls) -> enable_grad: ...
+    @overload
+    def __new__(cls, function: F) -> F: ...
+    def __new__(cls, function: Any = None) -> Any:
+        """Return the context manager, or the decorated function."""
+        return object.__new__(cls) if function is None else _decorated(function, True)
+
+
+class set_grad_enabled(_GradMode):
+    """Set the grad mode at once; as a context manager it is restored on exit.
+
+    Parameters
+    ----------
+    mode : bool
+    """
+
+    def __init__(self, mode: bool) -> None:
+        if not isinstance(mode, bool):
+            raise ArgumentError(f"set_grad_enabled takes a bool, got {mode!r}")
+        self._enabled = mode
+        self._before = _state.current()
+        _state.set_state(_with_mode(self._before, mode))
+
+    def __enter__(self) -> None:
+        self.__dict__.setdefault("_outer", []).append(self._before)
+        _state.set_state(_with_mode(_state.current(), self._enabled))
+
+    def __call__(self, function: F) -> F:
+        """Return `function` running in this mode; the mode of the caller is restored."""
+        _state.set_state(self._before)
+        return _decorated(function, self._enabled)

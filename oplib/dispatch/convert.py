@@ -1,0 +1,294 @@
+"""Conversion of call arguments: one small function per schema type.
+
+`converter(type, lift)` composes them once per argument. A converter returns the value a kernel
+receives, or raises `Misfit`; `bind.py` turns that into an `ArgumentError` with operator and argument.
+Containers are fresh per call, tensors inside keep identity.
+
+Imports floors 0 and 1, `keys.py`. Read next: `bind.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from .. import _state
+from .._dims import SymInt
+from ..dtypes import as_device, as_dtype
+from ..errors import ArgumentError
+from ..schema import (
+    BasicType,
+    ClassType,
+    DictType,
+    ListType,
+    OptionalType,
+    TensorType,
+    TupleType,
+    Type,
+    UnionType,
+    opaque_class,
+)
+from .keys import AUTOGRAD
+
+__all__ = ["MISSING", "Converter", "Misfit", "converter"]
+
+Converter: TypeAlias = Callable[[Any], Any]
+
+
+class _Missing:
+    """The value of an argument that was not given and has no default."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+MISSING: Final = _Missing()
+
+
+class Misfit(Exception):
+    """A value does not fit a schema type; `expected` and `hint` go into the message."""
+
+    def __init__(self, expected: str = "", hint: str = "") -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.hint = hint
+
+
+def converter(kind: Type, lift: Converter) -> Converter:
+    """Return the conversion for one schema type; `lift` makes tensors of tensor-like values."""
+    if isinstance(kind, TensorType):
+        return lift
+    if isinstance(kind, BasicType):
+        return _BASIC[kind.name]
+    if isinstance(kind, OptionalType):
+        return _optional(converter(kind.element, lift))
+    if isinstance(kind, ListType):
+        return _list(kind, converter(kind.element, lift))
+    if isinstance(kind, TupleType):
+        return _tuple([converter(element, lift) for element in kind.elements])
+    if isinstance(kind, DictType):
+        return _dict(_BASIC[str(kind.key)], converter(kind.value, lift))
+    if isinstance(kind, UnionType):
+        return _union(kind, [converter(member, lift) for member in kind.members])
+    return _instance(kind)
+
+
+# ---------------------------------------------------------------------- plain values
+
+
+def _number(value: Any) -> Any:
+    """Return the Python number in a NumPy scalar or a 0-d tensor or array; others unchanged."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "_keys") or isinstance(value, np.ndarray):
+        if value.ndim != 0:
+            raise Misfit(hint="a tensor here must be 0-d; index it or reduce it")
+        if hasattr(value, "_keys") and value._keys & AUTOGRAD & _state.current().mask:
+            raise Misfit(hint="its gradient would be lost; pass x.item()")
+        return value.item()
+    return value
+
+
+def _int(value: Any) -> int:
+    value = _number(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, SymInt):
+        raise Misfit("a known int", "a size symbol has no value here; declare the argument SymInt")
+    if hasattr(value, "__index__"):
+        return int(value.__index__())
+    hint = f"write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
+    raise Misfit("int", hint)
+
+
+def _symint(value: Any) -> Any:
+    return value if isinstance(value, SymInt) else _int(value)
+
+
+def _float(value: Any) -> float:
+    value = _number(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise Misfit("float")
+
+
+def _complex(value: Any) -> complex:
+    value = _number(value)
+    if isinstance(value, numbers.Complex):
+        return complex(value)
+    raise Misfit("complex")
+
+
+def _bool(value: Any) -> bool:
+    value = _number(value)
+    if isinstance(value, bool):
+        return value
+    hint = f"write {bool(value)}" if isinstance(value, int) and value in (0, 1) else ""
+    raise Misfit("bool", hint)
+
+
+def _scalar(value: Any) -> Any:
+    if hasattr(value, "_keys"):
+        raise Misfit("a number", "pass x.item()")
+    value = _number(value)
+    if isinstance(value, bool | int | float | complex):
+        return value
+    raise Misfit("a number")
+
+
+def _str(value: Any) -> str:
+    if isinstance(value, str):
+        return value.value if isinstance(value, enum.Enum) else str(value)
+    raise Misfit("str", "decode it first" if isinstance(value, bytes) else "")
+
+
+def _device(value: Any) -> Any:
+    try:
+        return as_device(value)
+    except ArgumentError as error:
+        raise Misfit("a device", str(error)) from None
+
+
+def _dtype(value: Any) -> Any:
+    try:
+        return as_dtype(value)
+    except ArgumentError as error:
+        raise Misfit("a dtype", str(error)) from None
+
+
+def _layout(value: Any) -> str:
+    if value == "strided":
+        return "strided"
+    raise Misfit("'strided'")
+
+
+_MEMORY_FORMATS: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+
+
+def _memory_format(value: Any) -> str:
+    if value in _MEMORY_FORMATS:
+        return str(value)
+    raise Misfit(f"one of {', '.join(_MEMORY_FORMATS)}")
+
+
+def _generator(value: Any) -> Any:
+    if isinstance(value, np.random.Generator):
+        return value
+    hint = "write numpy.random.default_rng(seed)" if isinstance(value, int) else ""
+    raise Misfit("a numpy.random.Generator", hint)
+
+
+_BASIC: Final[dict[str, Converter]] = {
+    "int": _int,
+    "SymInt": _symint,
+    "float": _float,
+    "complex": _complex,
+    "bool": _bool,
+    "SymBool": _bool,
+    "Scalar": _scalar,
+    "str": _str,
+    "Device": _device,
+    "ScalarType": _dtype,
+    "Layout": _layout,
+    "MemoryFormat": _memory_format,
+    "Generator": _generator,
+    "Any": lambda value: value,
+}
+
+
+def _instance(kind: ClassType) -> Converter:
+    cls = opaque_class(kind.name)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        if issubclass(cls, enum.Enum):
+            members = ", ".join(f"{cls.__name__}.{member.name}" for member in cls)
+            raise Misfit(f"one of {members}")
+        raise Misfit(f"an instance of {kind.name}")
+
+    return convert
+
+
+# ---------------------------------------------------------------------- containers
+
+
+def _optional(convert: Converter) -> Converter:
+    return lambda value: None if value is None else convert(value)
+
+
+def _list(kind: ListType, convert: Converter) -> Converter:
+    size = kind.size
+
+    def convert_list(value: Any) -> list[Any]:
+        if type(value) is not list and type(value) is not tuple:
+            value = _as_sequence(value, kind, convert)
+        if size is not None and size > 1 and len(value) not in (size, 0):
+            raise Misfit(f"{kind}", f"give {size} values, or one to repeat; got {len(value)}")
+        return [convert(element) for element in value]
+
+    return convert_list
+
+
+def _as_sequence(value: Any, kind: ListType, convert: Converter) -> Any:
+    """Return the elements of a value given for a list that is no list or tuple."""
+    if isinstance(value, np.ndarray) and value.ndim == 1 and not isinstance(kind.element, TensorType):
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return list(value)
+    if kind.size is not None and not hasattr(value, "_keys"):
+        return [convert(value)] * kind.size
+    if hasattr(value, "_keys"):
+        if kind.size is not None and value.ndim == 0:
+            return [convert(value)] * kind.size
+        raise Misfit(str(kind), "write list(x), or [x] for a list of one")
+    raise Misfit(str(kind), "" if value is None else f"write [{value!r}]" if _short(value) else "")
+
+
+def _short(value: Any) -> bool:
+    return isinstance(value, int | float | str)
+
+
+def _tuple(converters: list[Converter]) -> Converter:
+    def convert(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, tuple | list) or len(value) != len(converters):
+            raise Misfit(hint=f"give a tuple of {len(converters)}")
+        return tuple([c(element) for c, element in zip(converters, value, strict=True)])
+
+    return convert
+
+
+def _dict(convert_key: Converter, convert_value: Converter) -> Converter:
+    def convert(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise Misfit("a mapping")
+        return {convert_key(key): convert_value(element) for key, element in value.items()}
+
+    return convert
+
+
+def _union(kind: UnionType, converters: list[Converter]) -> Converter:
+    """Return a conversion that prefers the member whose value comes back unchanged."""
+
+    def convert(value: Any) -> Any:
+        taken = []
+        for member in converters:
+            try:
+                taken.append(member(value))
+            except (Misfit, ArgumentError):
+                continue
+        exact = [result for result in taken if result is value or type(result) is type(value)]
+        candidates = exact or taken
+        if not candidates:
+            raise Misfit(str(kind))
+        if len({type(candidate) for candidate in candidates}) > 1:
+            raise Misfit(str(kind), "two members take it equally well; convert it first")
+        return candidates[0]
+
+    return convert

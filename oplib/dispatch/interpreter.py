@@ -1,0 +1,190 @@
+"""The interpreter stack: everything that intercepts operator calls.
+
+A user's `DispatchMode`, fake tensors, functionalization and capture are interpreters on one stack,
+`State.stack`. An entry of the stack is a `Frame`: its position is its level, and it remembers the
+State it was entered from. An interpreter that wraps tensors gives them arrays with a ``frame``
+attribute and the key INTERPRETER.
+
+A call whose key set contains INTERPRETER goes to the highest level among its arguments' arrays and
+the top of the stack. That interpreter unwraps its own arrays, treats all others as constants, and
+calls the operator again in the State its frame was entered from, so it never sees its own work and
+nesting works in any order.
+
+Imports floors 0 and 1, `keys.py`, `operator.py`. Read next: `plan.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from .. import _state
+from .._text import caller_site
+from ..errors import CaptureError
+from .bind import tensor_leaves
+from .keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
+from .operator import Operator
+
+__all__ = ["BELOW_AUTOGRAD", "DispatchMode", "Frame", "Interpreter", "InterpreterStage", "pop", "push"]
+
+BELOW_AUTOGRAD: Final = AUTOCAST | VIEW | AUTOGRAD
+"""Keys that Tensor-level code below autograd has already been through."""
+
+
+class Frame:
+    """One entry of the stack: an interpreter, its level, and the State it was entered from."""
+
+    __slots__ = ("closed", "interpreter", "level", "opened_at", "outer")
+
+    def __init__(self, interpreter: Interpreter, outer: _state.State) -> None:
+        self.interpreter = interpreter
+        self.outer = outer
+        self.level = len(outer.stack) + 1
+        self.opened_at = ""
+        self.closed = False
+
+    def outer_state(self) -> _state.State:
+        """Return the State for calls this frame makes: its outer one, with the user's mask of now.
+
+        ``no_grad`` holds on all levels, so the current user mask is kept.
+        """
+        outer, user = self.outer, _state.current().user
+        return outer if outer.user == user else outer.replace(user=user)
+
+
+class Interpreter:
+    """Base of everything that intercepts calls. Subclasses define `call`."""
+
+    wraps = False
+    """Whether tensors carry this interpreter's own arrays."""
+
+    def call(self, frame: Frame, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
+        """Handle one call; `args` are converted and in schema order.
+
+        Runs in the State of the level below, so calling `op` again goes one level down.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define call")
+
+
+def push(interpreter: Interpreter) -> Frame:
+    """Put an interpreter on the stack and return its frame; undo with `pop`."""
+    outer = _state.current()
+    frame = Frame(interpreter, outer)
+    frame.opened_at = caller_site()
+    handled = 0 if interpreter.wraps else outer.handled
+    stack = (*outer.stack, frame)
+    _state.set_state(
+        outer.replace(include=outer.include | INTERPRETER, handled=handled, stack=stack)
+    )
+    return frame
+
+
+def pop(frame: Frame) -> None:
+    """Restore the State that `frame` was entered from; tensors it wrapped become unusable."""
+    frame.closed = frame.interpreter.wraps
+    _state.set_state(frame.outer)
+
+
+class DispatchMode(Interpreter):
+    """A user's interception point: sees every operator call made inside ``with mode:`` once.
+
+    Override `handle`. Calling ``op(*args, **kwargs)`` in it continues the call one level down,
+    below autograd; what it returns is the result of the call.
+
+    >>> import oplib
+    >>> class Count(oplib.DispatchMode):
+    ...     calls = 0
+    ...     def handle(self, op, args, kwargs):
+    ...         self.calls += 1
+    ...         return op(*args, **kwargs)
+    >>> with Count() as count:
+    ...     y = oplib.ones(2) * 3
+    >>> count.calls
+    2
+    """
+
+    def handle(
+        self, op: Operator[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Handle one call; the default continues it unchanged."""
+        return op(*args, **kwargs)
+
+    def call(self, frame: Frame, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
+        """Split `args` as the schema does and pass the call to `handle`."""
+        count = len(op.schema.positional)
+        if count == len(args):
+            return self.handle(op, args, {})
+        names = [argument.name for argument in op.schema.keyword_only]
+        return self.handle(op, args[:count], dict(zip(names, args[count:], strict=True)))
+
+    def __enter__(self) -> Self:
+        push(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pop(next(f for f in reversed(_state.current().stack) if f.interpreter is self))
+
+
+class InterpreterStage:
+    """The stage of the key INTERPRETER: choose a frame and hand the call to it."""
+
+    key = INTERPRETER
+
+    def build(
+        self, op: Operator[..., Any], keys: int, below: Callable[..., Any] | None
+    ) -> Callable[..., Any]:
+        """Return the plan that runs the highest interpreter of a call."""
+
+        def interpret(*args: Any) -> Any:
+            state = _state.current()
+            frame = _highest_frame(state, args)
+            if frame is None:
+                return op.find_plan(keys & ~INTERPRETER)(*args)
+            outer = frame.outer
+            wraps = frame.interpreter.wraps
+            handled = outer.handled if wraps else state.handled | BELOW_AUTOGRAD
+            if outer.user == state.user and outer.handled == handled:
+                _state.set_state(outer)
+            else:
+                _state.set_state(outer.replace(user=state.user, handled=handled))
+            try:
+                return frame.interpreter.call(frame, op, args)
+            finally:
+                _state.set_state(state)
+
+        return interpret
+
+    def describe(self, op: Operator[..., Any], keys: int, args: list[Any]) -> list[str]:
+        """Return the lines `explain` shows for this stage."""
+        frame = _highest_frame(_state.current(), tuple(args))
+        if frame is None:
+            return ["no interpreter takes part"]
+        name = type(frame.interpreter).__name__
+        return [f"{name} at level {frame.level}, entered {frame.opened_at}"]
+
+
+def _highest_frame(state: _state.State, args: tuple[Any, ...]) -> Frame | None:
+    frame = state.stack[-1] if state.stack else None
+    level = frame.level if frame is not None else 0
+    for tensor in tensor_leaves(args):
+        if tensor._keys & INTERPRETER:
+            found = tensor.array.frame
+            if found.closed:
+                raise _leaked(found)
+            if found.level > level or (frame is None):
+                frame, level = found, found.level
+    return frame
+
+
+def _leaked(frame: Frame) -> CaptureError:
+    name = type(frame.interpreter).__name__
+    return CaptureError(
+        f"a tensor of a finished {name} was used again; the run was opened at {frame.opened_at}\n"
+        f"  return it from the function instead of keeping it"
+    )

@@ -1,0 +1,167 @@
+"""NumPy, DLPack, copy and pickle protocols of `Tensor`.
+
+``np.exp(t)`` calls the operator of that name where there is one and records gradients; a ufunc
+without an operator is refused rather than silently computed outside the graph.
+
+Imports floors 0 to 2, `tensor.py`, `methods.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+import numpy as np
+
+from .._text import short_repr
+from ..dispatch.keys import WEAK
+from ..dispatch.bind import LIFTERS
+from ..errors import ArgumentError
+from .methods import operator_function
+from .tensor import Tensor, tensor_from_array, tensor_from_result, weak_scalar
+
+__all__ = ["UFUNCS", "as_tensor", "install_protocols"]
+
+UFUNCS: Final[dict[str, str]] = {
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "floor_divide": "floor_divide",
+    "remainder": "remainder",
+    "power": "pow",
+    "matmul": "matmul",
+    "negative": "neg",
+    "absolute": "abs",
+    "exp": "exp",
+    "expm1": "expm1",
+    "log": "log",
+    "log1p": "log1p",
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+    "tanh": "tanh",
+    "sqrt": "sqrt",
+    "square": "square",
+    "reciprocal": "reciprocal",
+    "sign": "sign",
+    "floor": "floor",
+    "ceil": "ceil",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "conjugate": "conj",
+    "equal": "eq",
+    "not_equal": "ne",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "logical_not": "logical_not",
+    "logical_and": "logical_and",
+    "logical_or": "logical_or",
+    "isnan": "isnan",
+    "isfinite": "isfinite",
+    "isinf": "isinf",
+}
+"""NumPy ufunc -> operator of namespace std."""
+
+
+def as_tensor(value: Any) -> Tensor:
+    """Return a Tensor for a value given for one: numbers become weak, arrays share memory."""
+    if isinstance(value, Tensor):
+        return value
+    lifter = LIFTERS.get(type(value))
+    if lifter is None:
+        raise ArgumentError(f"cannot make a Tensor of {short_repr(value)}")
+    return lifter(value)  # type: ignore[no-any-return]
+
+
+def _array_of(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    """Give NumPy the array (``numpy.asarray(tensor)``)."""
+    array = self.numpy()
+    if dtype is not None and array.dtype != dtype:
+        if copy is False:
+            raise ValueError(f"cannot convert {array.dtype} to {dtype} without a copy")
+        return array.astype(dtype)
+    return array.copy() if copy else array
+
+
+def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """Send a NumPy ufunc on Tensors to the operator of the same meaning."""
+    name = UFUNCS.get(ufunc.__name__)
+    if method != "__call__" or name is None or kwargs:
+        what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        extra = f" with {', '.join(kwargs)}" if kwargs else ""
+        raise ArgumentError(
+            f"{what}{extra} has no operator for Tensors; "
+            "call it on x.numpy() (no gradient), or define an operator for it"
+        )
+    return operator_function(name)(*inputs)
+
+
+def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    """Return an independent copy with the same `requires_grad` and ``.grad``."""
+    result = tensor_from_result(self.numpy().copy(order="K"))
+    memo[id(self)] = result
+    if self.requires_grad:
+        result.requires_grad = True
+        result.grad = copy.deepcopy(self.grad, memo)
+    return result
+
+
+def _reduce(self: Tensor) -> tuple[Any, ...]:
+    return _rebuild, (self.numpy(), self.requires_grad)
+
+
+def _rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
+    tensor = tensor_from_array(array)
+    if requires_grad:
+        tensor.requires_grad = True
+    return tensor
+
+
+def _dlpack(self: Tensor, **kwargs: Any) -> Any:
+    return self.numpy().__dlpack__(**kwargs)
+
+
+def _dlpack_device(self: Tensor) -> tuple[int, int]:
+    return self.numpy().__dlpack_device__()  # type: ignore[return-value]
+
+
+def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
+    if array.dtype == object or array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED:
+        raise ArgumentError(f"has dtype {array.dtype}, which holds no numbers")
+    return tensor_from_array(array)
+
+
+_EXTENDED: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+_lift_array.of_array = True  # type: ignore[attr-defined]
+
+
+def _lift_numpy_scalar(value: np.generic) -> Tensor:
+    return tensor_from_result(np.asarray(value))
+
+
+def install_protocols() -> None:
+    """Put the protocols on `Tensor` and fill the tables of what can be given for a Tensor."""
+    protocols = {
+        "__array__": _array_of,
+        "__array_ufunc__": _array_ufunc,
+        "__deepcopy__": _deepcopy,
+        "__reduce__": _reduce,
+        "__dlpack__": _dlpack,
+        "__dlpack_device__": _dlpack_device,
+    }
+    for name, function in protocols.items():
+        setattr(Tensor, name, function)
+    for python_type in (bool, int, float, complex):
+        LIFTERS[python_type] = weak_scalar
+    for scalar in {np.dtype(code).type for code in "?bhilqBHILQefdFD"}:
+        LIFTERS[scalar] = _lift_numpy_scalar
+    LIFTERS[np.ndarray] = _lift_array
+
+
+def is_weak(tensor: Tensor) -> bool:
+    """Return whether a tensor stands for a Python number."""
+    return bool(tensor._keys & WEAK)

@@ -1,0 +1,76 @@
+"""Every script in examples/ runs to its end, warnings being errors.
+
+The docstring of an example has a line that says what must be installed, by distribution name:
+``Needs: scikit-learn, tqdm.`` or ``Needs: nothing else.``
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import oplib
+
+EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.py"))
+
+
+def needs(text: str) -> list[str]:
+    """Return the distributions that the example `text` says it needs."""
+    line = re.search(r"^Needs: (.+?)\.?$", ast.get_docstring(ast.parse(text)) or "", re.MULTILINE)
+    if line is None:
+        raise ValueError("the docstring of an example has a line `Needs: ...`")
+    return [] if line[1] == "nothing else" else line[1].split(", ")
+
+
+def is_absent(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
+
+
+def run_script(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(oplib.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_runs(example: Path) -> None:
+    absent = list(filter(is_absent, needs(example.read_text("utf-8"))))
+    if absent:
+        pytest.skip(f"not installed: {', '.join(absent)}")
+    result = run_script(example)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_an_example_that_fails_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text("import warnings\nwarnings.warn('old')\n", "utf-8")
+    result = run_script(script)
+    assert result.returncode != 0
+    assert "UserWarning: old" in result.stderr
+
+
+def test_an_example_says_what_it_needs() -> None:
+    assert needs('"""Title.\n\nNeeds: scikit-learn, tqdm.\n"""') == ["scikit-learn", "tqdm"]
+    assert needs('"""Title.\n\nNeeds: nothing else.\n"""') == []
+    with pytest.raises(ValueError, match="Needs"):
+        needs('"""Title."""')
+
+
+def test_a_distribution_that_is_not_installed_is_absent() -> None:
+    assert is_absent("oplib-needs-no-such-thing")
+    assert not is_absent("numpy")
