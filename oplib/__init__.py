@@ -24,3 +24,13 @@ from .autograd.modes import no_grad, enable_grad, set_grad_enabled
 engine.refresh=family.refresh; engine.backward=backward
 for n in ("register_hook","register_post_accumulate_grad_hook","retain_grads","set_grad","set_requires_grad"): setattr(engine,n,getattr(hooks,n))
 install_stage(stage.AutogradStage()); install_stage(family.ViewStage())
+
+from . import meta, std
+from .meta import FakeTensorMode, get_ctx
+meta.install(); install_stage(meta.MetaStage())
+from .tensor.methods import operator_function
+def __getattr__(name):
+    if name.startswith("__"): raise AttributeError(name)
+    from .dispatch.registry import has_op
+    if has_op("std::"+name): return operator_function(name)
+    raise AttributeError(name)

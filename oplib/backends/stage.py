@@ -17,8 +17,7 @@ import numpy as np
 from .. import _state
 from .._text import function_site
 from .._tree import tree_map
-from ..dispatch.bind import may_hold_tensors, tensor_leaves
-from ..dispatch.explain import describe_call
+from ..dispatch.bind import describe_call, may_hold_tensors, tensor_leaves
 from ..dispatch.facets import KernelEntry, Registration
 from ..dispatch.interpreter import BELOW_AUTOGRAD
 from ..dispatch.keys import BACKENDS, CPU, WEAK, key_set_names

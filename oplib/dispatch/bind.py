@@ -28,7 +28,7 @@ from .keys import BACKENDS, DEVICE_BITS, META
 from .operator import Operator, hooks
 from .source import generate, local_name, tuple_text
 
-__all__ = ["ADOPTERS", "LIFTERS", "argument_error", "bind_arguments", "signature_of", "tensor_leaves"]
+__all__ = ["ADOPTERS", "LIFTERS", "argument_error", "bind_arguments", "describe_call", "signature_of", "tensor_leaves"]
 
 AnyOperator: TypeAlias = Operator[..., Any]
 
@@ -411,6 +411,20 @@ def _missing(op: AnyOperator, argument: str) -> ArgumentError:
 
 def _call_error(op: AnyOperator, problem: str) -> ArgumentError:
     return ArgumentError(f"{op.qualname}() {problem}\n  signature  {op.schema}")
+
+
+def describe_call(op: Operator[..., Any], values: list[Any]) -> str:
+    """Return ``"name(x: f32[4, 8], eps=1e-06)"``: tensors by type, other values by repr."""
+    parts = []
+    for argument, value in zip(op.schema.arguments, values, strict=True):
+        if hasattr(value, "_keys"):
+            parts.append(f"{argument.name}: {value.describe()}")
+        elif isinstance(value, list) and any(hasattr(v, "_keys") for v in value):
+            inner = ", ".join(v.describe() if hasattr(v, "_keys") else repr(v) for v in value)
+            parts.append(f"{argument.name}: [{inner}]")
+        else:
+            parts.append(f"{argument.name}={value!r}")
+    return f"{op.name}({', '.join(parts)})"
 
 
 def signature_of(schema: FunctionSchema) -> inspect.Signature:

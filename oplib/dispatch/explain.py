@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from .. import _state
 from ..errors import OplibError
-from .bind import bind_arguments, tensor_leaves
+from .bind import bind_arguments, describe_call, tensor_leaves
 from .facets import KERNEL
 from .keys import (
     AUTOCAST,
@@ -70,20 +70,6 @@ def _as_operator(op: Any) -> Operator[..., Any]:
     if isinstance(op, str):
         return hooks.lookup(op)
     return op.single if isinstance(op, OperatorPacket) else op
-
-
-def describe_call(op: Operator[..., Any], values: list[Any]) -> str:
-    """Return ``"name(x: f32[4, 8], eps=1e-06)"``: tensors by type, other values by repr."""
-    parts = []
-    for argument, value in zip(op.schema.arguments, values, strict=True):
-        if hasattr(value, "_keys"):
-            parts.append(f"{argument.name}: {value.describe()}")
-        elif isinstance(value, list) and any(hasattr(v, "_keys") for v in value):
-            inner = ", ".join(v.describe() if hasattr(v, "_keys") else repr(v) for v in value)
-            parts.append(f"{argument.name}: [{inner}]")
-        else:
-            parts.append(f"{argument.name}={value!r}")
-    return f"{op.name}({', '.join(parts)})"
 
 
 def _numbered(title: str, texts: list[str]) -> list[str]:

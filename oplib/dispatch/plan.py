@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from .. import _state
-from ..errors import ArgumentError, DispatchError
-from .bind import tensor_leaves
+from ..errors import ArgumentError, DispatchError, FakeTensorError
+from .bind import describe_call, tensor_leaves
 from .facets import FAKE, KERNEL, Registration
 from .keys import (
     AUTOGRAD,
@@ -78,7 +78,7 @@ def stage_of(keys: int) -> tuple[int, Stage]:
 def build_plan(op: AnyOperator, keys: int) -> Plan:
     """Build the plan of `op` for a key set."""
     if _several_backends(keys):
-        return _mixed_devices(op)
+        return _mixed_devices(op, keys)
     if not (keys & AUTOGRAD and op.top(KERNEL, AUTOGRAD_KEY)):
         found = resolve(op, backend_of(keys))
         if found.kind == "implicit" and found.registration is not None:
@@ -95,13 +95,21 @@ def backend_of(keys: int) -> int:
 
 
 def _several_backends(keys: int) -> bool:
+    """Return whether tensors of a call live in several places; interpreters decide for themselves."""
     bits = keys & (BACKENDS | META)
-    return bool(bits & (bits - 1))
+    return bool(bits & (bits - 1)) and not keys & INTERPRETER
 
 
-def _mixed_devices(op: AnyOperator) -> Plan:
+def _mixed_devices(op: AnyOperator, keys: int) -> Plan:
     def mixed(*args: Any) -> Any:
         lines = []
+        if keys & META:
+            raise FakeTensorError(
+                f"{op.qualname}: a real tensor beside tensors without data in one call\n"
+                f"  called as  {describe_call(op, list(args))}\n"
+                "  convert real tensors with FakeTensorMode.from_tensor, or make the mode with "
+                "allow_real=True"
+            )
         for argument, value in zip(op.schema.arguments, args, strict=True):
             lines += [f"  {argument.name}: {t.device}" for t in tensor_leaves([value])]
         raise ArgumentError(

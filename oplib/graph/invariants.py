@@ -227,7 +227,11 @@ def literals(subject: Subject) -> Iterator[Problem]:
         allowed = (Value, Reference, Same) if isinstance(node, Output) else (Value, Reference)
         for leaf in leaves(trees):
             if not isinstance(leaf, allowed) and not is_literal(leaf):
-                yield node, f"{describe(leaf)} is no literal of a graph"
+                yield (
+                    node,
+                    f"{describe(leaf)} is no literal; pass it as an argument of the captured "
+                    "function, or register an enum with oplib.register_opaque_type",
+                )
 
 
 @invariant("flags are known, sorted words")

@@ -399,10 +399,7 @@ class Graph:
             value: namer.name(value.stem)
             for node in self.nodes
             for value in defined_values(node)
-            if value in users
-            or value.is_token
-            or value in sites
-            or type(node) is Placeholder
+            if value in users or value.is_token or value in sites or type(node) is Placeholder
         }
 
     @cached_property

@@ -21,7 +21,6 @@ import numpy as np
 from .._dims import SymInt
 from ..dispatch.operator import Operator
 from ..dtypes import DTYPE_NAMES, Device, short_dtype
-from ..errors import CaptureError
 from ..schema.types import opaque_name
 
 __all__ = [
@@ -103,10 +102,8 @@ def matches_default(value: Any, default: Any) -> bool:
 def literal_text(value: Any) -> str:
     """Return the text of one literal that is no container.
 
-    Raises
-    ------
-    CaptureError
-        If the value is no literal.
+    What is no literal shows its type, ``<object>``: such a graph can be read, though not parsed,
+    and is refused by verification.
     """
     kind = type(value)
     if kind is float:
@@ -133,11 +130,7 @@ def literal_text(value: Any) -> str:
         return f"{name}.{value.name}"
     if isinstance(value, Operator):
         return value.qualname.replace("::", ".")
-    raise CaptureError(
-        f"{value!r} of type {kind.__qualname__} is no literal of a graph\n"
-        "  make it an argument of the captured function, or register an enum with "
-        "oplib.register_opaque_type"
-    )
+    return f"<{kind.__qualname__}>"
 
 
 def size_text(size: Any) -> str:

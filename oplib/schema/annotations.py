@@ -12,7 +12,7 @@ import builtins
 import collections.abc
 import dataclasses
 import numbers
-import pathlib
+import os
 import sys
 import types
 import typing
@@ -94,7 +94,7 @@ _REPLACEMENTS: Final[dict[Any, str]] = {
     typing.Self: "write the name of the class",
 }
 _FAMILIES: Final[tuple[tuple[type, str], ...]] = (
-    (pathlib.PurePath, "use str"),
+    (os.PathLike, "use str"),
     (np.bool_, "use bool"),
     (np.integer, "use int"),
     (np.floating, "use float"),
@@ -215,8 +215,6 @@ def show(annotation: Any) -> str:
     """Return an annotation as it would be written."""
     if annotation is Ellipsis:
         return "..."
-    if isinstance(annotation, str):
-        return annotation
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation.__qualname__
     return repr(annotation).replace("typing.", "").replace("collections.abc.", "")

@@ -5,14 +5,17 @@ Imports `lexer.py`, `hints.py` and `rules.py`. Read next: `type_syntax.py`.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from . import hints
 from .lexer import END, FAULT, IDENTIFIER, Token, tokenize
 from .rules import Finding, Span, schema_error
 from .types import RESERVED_WORDS
 
-__all__ = ["Cursor"]
+__all__ = ["DEEPEST", "Cursor"]
+
+DEEPEST: Final = 32
+"""How deep types and literals nest."""
 
 
 class Cursor:

@@ -89,8 +89,6 @@ def _as_literal(value: Any, type_: Type) -> Literal:
 
 
 def _dtype_literal(value: Any, type_: Type) -> Literal:
-    if value is None:
-        return Literal("none", None, "None")
     try:
         dtype = as_dtype(value)
     except ArgumentError:

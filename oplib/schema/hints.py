@@ -1,6 +1,6 @@
 """What to write instead: the hints of the parser, most of them for words of other languages.
 
-Imports `rules.py` and `lexer.py`. Read next: `syntax.py`.
+Imports `lexer.py` and below. Read next: `cursor.py`.
 """
 
 from __future__ import annotations
@@ -166,8 +166,6 @@ def after_argument(argument: Argument, token: Token, following: Token) -> str:
         return "arguments are separated by commas"
     if token.kind == IDENTIFIER and str(argument.type) == "Tensor":
         return "an argument is one type and one name"
-    if token.kind == "+":
-        return "a complex default is written 1+2j"
     return ""
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from inspect import Parameter
 from types import NoneType
-from typing import Any, Final, NoReturn, get_args, get_origin
+from typing import Any, Final, NamedTuple, NoReturn, get_args, get_origin
 
 import numpy as np
 
@@ -43,8 +42,7 @@ _UNKNOWN: Final = "unknown"
 _PLAIN: Final = TensorType()
 
 
-@dataclass(frozen=True)
-class Inference:
+class Inference(NamedTuple):
     """What `infer` finds.
 
     Attributes
@@ -125,8 +123,11 @@ def kernel_convention(fn: Callable[..., Any]) -> Convention | None:
         If they speak of both.
     """
     function = underlying(fn)
-    annotations = getattr(function, "__annotations__", None)
-    if function is None or not annotations:
+    if function is None:
+        return None
+    try:
+        annotations = function.__annotations__
+    except NameError:  # evaluated on access, since Python 3.14
         return None
     scope = Scope(function, caller_frame().f_locals)
     found = set[Convention]().union(

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from . import hints
-from .cursor import Cursor
+from .cursor import DEEPEST, Cursor
 from .lexer import IDENTIFIER, NUMBER, STRING, number_value, string_value
 from .literals import Literal
 from .rules import Finding
 
 __all__ = ["LiteralParser"]
 
-_DEEPEST: Final = 32
 _CONSTANTS: Final = {
     "None": ("none", None),
     "True": ("bool", True),
@@ -41,8 +40,8 @@ class LiteralParser(Cursor):
         if token.kind == IDENTIFIER:
             return self.word()
         if token.kind in ("[", "("):
-            if depth >= _DEEPEST:
-                self.fail("nesting", f"nested more than {_DEEPEST} deep", hints.NESTING)
+            if depth >= DEEPEST:
+                self.fail("nesting", f"nested more than {DEEPEST} deep", hints.NESTING)
             return self.list_literal(depth) if token.kind == "[" else self.tuple_literal(depth)
         return self.unexpected("a default", hints.MISSING_DEFAULT.get(token.kind, ""))
 

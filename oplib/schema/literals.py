@@ -343,7 +343,8 @@ def format_literal(value: Any, type_: Type) -> str:
             items = [format_literal(*pair) for pair in zip(value, elements, strict=True)]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
         case UnionType(members):
-            return format_literal(value, next(each for each in members if _holds(each, value)))
+            member = next((each for each in members if _holds(each, value)), BasicType("Any"))
+            return format_literal(value, member)
         case BasicType("Layout" | "MemoryFormat"):
             return str(value)
     return _format_atom(value)

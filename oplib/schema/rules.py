@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an argument or a return stands: its type, its name, all of it."""
+    """Where the type and the name of an argument or a return stand."""
 
     type: Span
     name: Span

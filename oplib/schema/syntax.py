@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from . import hints
-from .lexer import END, IDENTIFIER, NUMBER
+from .lexer import END, IDENTIFIER, NUMBER, Token
 from .literal_syntax import LiteralParser
 from .literals import BadDefaultError, convert
 from .model import NO_DEFAULT, Argument, FunctionSchema, Return
@@ -135,23 +135,26 @@ class _Parser(TypeParser, LiteralParser):
     def star(self, again: bool) -> bool:
         """The `*` before keyword-only arguments, and its `,`."""
         star = self.advance()
-        follower = self.token
-        if follower.kind == "*" or (
-            follower.kind == IDENTIFIER and self.peek().kind in (",", ")", "=", END)
-        ):
-            name = self.peek().text if follower.kind == "*" else follower.text
-            if follower.kind == IDENTIFIER or self.peek().kind == IDENTIFIER:
-                stars = "**" if follower.kind == "*" else "*"
-                message = f"`{stars}{name}`: an operator's arguments are fixed"
-                self.fail("varargs", message, hints.VARARGS, star)
+        self.refuse_varargs(star)
         if again:
             self.fail("star", "a second `*`", "one `*` stands before the keyword-only ones", star)
-        if follower.kind == ")" or (follower.kind == "," and self.peek().kind == ")"):
+        if self.token.kind == ")" or (self.token.kind == "," and self.peek().kind == ")"):
             self.fail("star", "nothing follows `*`", "name an argument after it or drop it", star)
         self.expect(",", "after `*`")
         if self.token.kind == "*":
             return self.star(True)
         return True
+
+    def refuse_varargs(self, star: Token) -> None:
+        """Refuse ``*args`` and ``**kwargs``; a word that more follows only lacks its comma."""
+        stars, word = "*", self.token
+        if word.kind == "*":
+            stars, word = "**", self.peek()
+        elif self.peek().kind not in (",", ")", "=", END):
+            return
+        if word.kind == IDENTIFIER:
+            message = f"`{stars}{word.text}`: an operator's arguments are fixed"
+            self.fail("varargs", message, hints.VARARGS, star)
 
     def argument(self, keyword_only: bool) -> tuple[Argument, Place]:
         """argument = type ident [ "=" literal ] ;"""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from . import hints
-from .cursor import Cursor
+from .cursor import DEEPEST, Cursor
 from .lexer import END, FAULT, IDENTIFIER, NUMBER, Token
 from .rules import Span
 from .types import (
@@ -38,7 +38,6 @@ _WORDS: Final = {word: BasicType(word) for word in BASIC_WORDS}
 _TENSOR: Final = TensorType()
 _NONE_TYPE: Final = BasicType("NoneType")  # lives only until its union swallows it
 _KEY_TYPES: Final = frozenset("str int float bool".split())
-_DEEPEST: Final = 32
 _LONGEST_LIST: Final = 1024
 
 
@@ -95,8 +94,8 @@ class TypeParser(Cursor):
 
     def grow(self) -> None:
         self.height += 1
-        if self.height > _DEEPEST:
-            self.fail("nesting", f"nested more than {_DEEPEST} deep", hints.NESTING)
+        if self.height > DEEPEST:
+            self.fail("nesting", f"nested more than {DEEPEST} deep", hints.NESTING)
 
     def optional(self, type_: Type) -> Type:
         if isinstance(type_, OptionalType):
@@ -184,8 +183,8 @@ class TypeParser(Cursor):
     def types_until_close(
         self, depth: int, opening: Token, read: Callable[[int], Type] | None = None
     ) -> list[Type]:
-        if depth > _DEEPEST:
-            message = f"nested more than {_DEEPEST} deep"
+        if depth > DEEPEST:
+            message = f"nested more than {DEEPEST} deep"
             self.fail("nesting", message, hints.NESTING, opening)
         read = read or self.type
         found, height = [read(depth)], self.height

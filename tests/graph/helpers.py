@@ -23,6 +23,7 @@ from oplib.graph import (
     fresh_returns,
     parse,
 )
+from oplib.graph.literals import array_digest
 from oplib.schema import parse as parse_schema
 from oplib.tensor.geometry import Geometry, extent
 from oplib.tensor.tensor import Tensor, tensor_from_array
@@ -55,6 +56,10 @@ def _two(x: Any, y: Any) -> Any:
     return before
 
 
+def _maybe(x: Any, bias: Any) -> Any:
+    return None if bias is None else bias.copy()
+
+
 ADD = _define("add(Tensor x, Tensor y) -> Tensor", np.add)
 MUL = _define("mul(Tensor x, Tensor y) -> Tensor", np.multiply)
 SCALE = _define(
@@ -71,7 +76,7 @@ DRIFT = _define("drift(Tensor x) -> Tensor", lambda x: x + 0.25, tags=("nondeter
 INC = _define("inc_(Tensor(a!) x) -> ()", _increment)
 TWO = _define("two_(Tensor(a!) x, Tensor(b!) y) -> Tensor", _two)
 SAY = _define("say_(Tensor(a!) x) -> ()", _increment, effects=("io",))
-MAYBE = _define("maybe(Tensor x, Tensor? bias=None) -> Tensor?", lambda x, bias: bias)
+MAYBE = _define("maybe(Tensor x, Tensor? bias=None) -> Tensor?", _maybe)
 BOTH = _define("both(Tensor x) -> Dict(str, Tensor)", lambda x: {"up": x + 1, "down": x - 1})
 LITERALS = _define(
     "literals(Tensor x, Any a=None, *, Scalar b=0, ScalarType? t=None, complex c=0j) -> Tensor"
@@ -144,13 +149,7 @@ def _view(buffer: Any, geometry: Geometry) -> Any:
 def reparsed(graph: Graph) -> Graph:
     """Return the graph that the text of `graph` describes, with the bytes of its constants."""
     arrays = [node.data for node in graph.constants if isinstance(node.data, np.ndarray)]
-    return parse(str(graph), constants={_digest(array): array for array in arrays})
-
-
-def _digest(array: Any) -> str:
-    from oplib.graph.literals import array_digest
-
-    return array_digest(array)
+    return parse(str(graph), constants={array_digest(array): array for array in arrays})
 
 
 def same_bits(left: Any, right: Any) -> bool:
@@ -217,7 +216,10 @@ def graphs(draw: st.DrawFn, *, runnable: bool = True) -> Graph:
 
 def _binary(draw: st.DrawFn, builder: GraphBuilder, values: list[Value]) -> None:
     op = draw(st.sampled_from([ADD, MUL]))
-    left, right = draw(st.sampled_from(values)), draw(st.sampled_from([*values, 2.0, -0.0, 1, True]))
+    left, right = (
+        draw(st.sampled_from(values)),
+        draw(st.sampled_from([*values, 2.0, -0.0, 1, True])),
+    )
     flags = ("no_grad",) if draw(st.integers(0, 3)) == 0 else ()
     values += builder.call(op, (left, right), (meta(3),), flags=flags).results
 
@@ -239,7 +241,9 @@ def _several(draw: st.DrawFn, builder: GraphBuilder, values: list[Value]) -> Non
         case 2:
             values += builder.call(BOTH, (x,), ((meta(3), meta(3)),)).results[0]
         case 3:
-            values += builder.call(TOTAL, ([x, None, draw(st.sampled_from(values))],), (meta(3),)).results
+            values += builder.call(
+                TOTAL, ([x, None, draw(st.sampled_from(values))],), (meta(3),)
+            ).results
 
 
 def _effect(draw: st.DrawFn, builder: GraphBuilder, values: list[Value]) -> None:

@@ -137,7 +137,7 @@ graph f(x: f32[1,4]):
     bare: f32[1,4]{16b,0} = std.add(x, odd) ! no_grad
     far: f64[2]@npu:0 = std.add(transpose, neg) ! layout_free no_grad
     rebind x = &far:i64[2]:[1]+0
-    return bare, &far[2]:[6b]+8b""",
+    return bare, &far[2]:[6b]+4b""",
         """\
 graph f(captured rng: numpy.random.Generator, u: bool, captured: f32[], span: f32[]):
     draw: f32[], draw_1: token[random:1] = my.draw(captured, rng)
@@ -161,11 +161,7 @@ graph f():
     ],
 )
 def test_canonical_text_is_a_fixed_point(text: str) -> None:
-    if "captured rng" in text or "bare: f32[1,4]{" in text:
-        graph = read(text)
-        assert str(read(str(graph))) == str(graph)
-    else:
-        canonical(text)
+    canonical(text)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +228,8 @@ def test_parsing_the_text_of_a_graph_gives_an_equal_graph_with_equal_text(graph:
 
 
 @given(graphs())
-def test_text_with_defaults_and_lines_parses_to_the_same_graph(graph: Graph) -> None:
-    arrays = {line.split("(")[-1][:-1] for line in str(graph).splitlines() if "#sha256" in line}
-    assert parse(graph.text(defaults=True, lines=True)) == parse(str(graph)) or arrays
+def test_text_with_defaults_and_lines_is_the_same_graph(graph: Graph) -> None:
+    assert parse(graph.text(defaults=True, lines=True)) == graph
 
 
 def test_trailing_defaults_are_left_out_unless_asked_for() -> None:
@@ -467,9 +462,11 @@ def test_a_syntax_error_shows_the_line_with_a_caret(line: str, message: str, und
     assert shown[start : start + carets.count("^")].startswith(under)
 
 
-@pytest.mark.parametrize("text", ["", "# nothing", "graph f():", "graph f():\n    return\n    return"])
+@pytest.mark.parametrize(
+    "text", ["", "# nothing", "graph f():", "graph f():\n    return\n    return"]
+)
 def test_a_text_without_head_or_end_is_refused(text: str) -> None:
-    with pytest.raises(CaptureError, match="return|empty"):
+    with pytest.raises(CaptureError, match=r"return|empty"):
         parse(text)
 
 

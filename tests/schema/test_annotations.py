@@ -8,6 +8,7 @@ import enum
 import itertools
 import numbers
 import pathlib
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Dict, List, Literal, NamedTuple, NewType, Optional, Tuple, Union
@@ -250,6 +251,16 @@ def test_a_union_with_a_tensor_is_not_returned(annotation):
     assert "two operators" in caught.value.hint
 
 
+def test_a_bare_tuple_is_not_returned():
+    with pytest.raises(SchemaError, match="the return annotation: `tuple` has no schema type"):
+        returned(tuple)
+
+
+def test_unions_infer_while_numpy_typing_is_not_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numpy._typing")
+    assert parameter(int | str) == "Union(SymInt, str)"
+
+
 def test_an_untyped_namedtuple_is_not_returned():
     with pytest.raises(SchemaError, match="does not say the type of `a` and `b`"):
         returned(Untyped)
@@ -298,6 +309,8 @@ def test_an_untyped_namedtuple_is_not_returned():
         (Plain, "oplib.register_opaque_type(Plain)"),
         (Optional[Plain], "oplib.register_opaque_type(Plain)"),
         (None, "T | None"),
+        (Literal[None], "leave it out"),
+        (list[...], "documentation"),
         (3, "documentation"),
         (typing.ClassVar[int], "documentation"),
     ],

@@ -174,6 +174,7 @@ def test_a_broken_string_is_refused(literal):
         ("float x=1e400", "write inf"),
         ("float x=" + "9" * 400, "write inf"),
         ("complex x=1e400j", "write inf"),
+        ("complex x=1+1e400j", "write inf"),
         ("float x=-nan", "write nan"),
         ("float x=1.2.3", "decimal"),
         ("float x=1e", "decimal"),
@@ -208,6 +209,7 @@ def test_only_an_imaginary_part_is_added(text):
         ("float x=None", "write float?"),
         ("float x=1j", ""),
         ("complex x=inf", "finite"),
+        ("complex x='1'", ""),
         ("Scalar x='1'", ""),
         ("str x=a", "quote it"),
         ("str x=1", ""),
@@ -390,3 +392,12 @@ def test_no_literal_is_evaluated(monkeypatch):
 
     monkeypatch.setattr(builtins, "eval", forbidden)
     assert default_of("str x='__import__(1)'") == "__import__(1)"
+
+
+def test_a_default_still_prints_when_its_class_is_no_longer_registered():
+    registration = register_opaque_type(Mode)
+    alone = parse("f(tests.schema.helpers.Mode m=FAST) -> ()")
+    united = parse("f(Union(int, tests.schema.helpers.Mode) m=FAST) -> ()")
+    registration.remove()
+    assert str(alone).endswith("m=FAST) -> ()")
+    assert str(united).endswith("m=FAST) -> ()")

@@ -2,6 +2,7 @@
 """Inference of whole signatures: callables, defaults, what is written, tags."""
 
 import functools
+import importlib
 import math
 from typing import Annotated, Any, Literal, Optional, Union
 
@@ -143,6 +144,17 @@ def test_a_rule_of_schemas_is_reported_for_the_function():
     refused(g, "`g`: the return annotation", "move it to module level")
 
 
+def test_annotations_that_are_evaluated_on_access_report_the_missing_name():
+    class Lazy:
+        def __call__(self, x: Tensor) -> Tensor: ...
+
+        @property
+        def __signature__(self):
+            raise NameError("name 'Missing' is not defined", name="Missing")
+
+    refused(Lazy(), "`Missing` in an annotation is not defined", rule="annotation-name")
+
+
 # Names -------------------------------------------------------------------------------------------
 
 
@@ -265,6 +277,16 @@ def test_a_default_outside_its_literal_is_refused_with_the_nearest_value():
         f,
         "default of `mode` must be `'nearest'` or `'linear'`, got 'liner' (did you mean 'linear'?)",
     )
+
+
+def test_a_dtype_of_a_missing_package_is_a_default_by_name(monkeypatch):
+    def f(x: np.dtype = "float8_e5m2") -> None: ...
+
+    def missing(module):
+        raise ImportError(module)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    assert scheme(f) == "(ScalarType x=float8_e5m2) -> ()"
 
 
 def test_an_array_default_is_replaced_by_none():

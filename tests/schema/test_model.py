@@ -183,6 +183,8 @@ def test_schemas_are_ordered_by_name_then_text():
     assert sorted(shuffled) == schemas
     assert schemas[0] < schemas[1] <= schemas[1]
     assert max(schemas) == schemas[-1]
+    with pytest.raises(TypeError):
+        sorted([schemas[0], "a::f() -> ()"])
 
 
 def test_equality_is_structural_and_names_of_sets_count():

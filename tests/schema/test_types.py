@@ -113,6 +113,14 @@ def test_a_list_size_is_a_positive_integer_and_closes_the_type(size):
     refused(f"f(int{size} x) -> ()", "list-size")
 
 
+def test_a_reserved_word_is_no_type():
+    refused("f(class x) -> ()", "bad-name")
+
+
+def test_a_bracket_that_never_closes_still_has_a_hint():
+    refused("f(Optional[int", "unknown-type", hint="write T?")
+
+
 def test_an_open_bracket_is_not_a_list_size():
     refused("f(int[", "expected-token")
     refused("f(int[ x) -> ()", "list-size")
@@ -218,6 +226,7 @@ def test_a_class_name_parses_while_it_is_registered():
 def test_the_default_name_of_a_class_is_its_place():
     registration = register_opaque_type(Codec)
     assert registration.name == "tests.schema.helpers.Codec"
+    assert "tests.schema.helpers.Codec" in repr(registration)
     registration.remove()
 
 
