@@ -29,6 +29,9 @@ from . import meta, std
 from .meta import FakeTensorMode, get_ctx
 meta.install(); install_stage(meta.MetaStage())
 from .tensor.methods import operator_function
+from .functionalize import interpreter as _fi
+from .functionalize.interpreter import functionalize
+_fi.install()
 def __getattr__(name):
     if name.startswith("__"): raise AttributeError(name)
     from .dispatch.registry import has_op

@@ -37,6 +37,7 @@ __all__ = [
     "strided_add",
     "strided_get",
     "strided_put",
+    "strided_view",
     "sum_to",
     "view_as_complex",
     "view_as_real",
@@ -215,17 +216,26 @@ view_as_real = _define("view_as_real(Tensor(a) x) -> Tensor(a)")
 """A complex tensor as real numbers with one more axis of length 2."""
 
 
-def _strided_view(x: np.ndarray[Any, Any], geometry: Geometry) -> np.ndarray[Any, Any]:
-    """Return the view of `x` whose geometry, relative to its first element, is given."""
-    first = np.lib.stride_tricks.as_strided(x, (1,) if x.size else (0,), (x.itemsize,))
-    flat = first.view(geometry.dtype) if geometry.dtype != x.dtype else first
-    start = flat[geometry.offset // geometry.dtype.itemsize :]
-    return np.lib.stride_tricks.as_strided(start, geometry.shape, geometry.strides)
+def _view_at(x: np.ndarray[Any, Any], geometry: Geometry) -> np.ndarray[Any, Any]:
+    """Return the view of `x` whose geometry, in bytes from its first element, is given.
+
+    Addresses are stepped with NumPy's own strided views, so memory before the first element of `x`
+    is reached too, as long as it belongs to the same owner.
+    """
+    step = np.lib.stride_tricks.as_strided
+    if 0 in geometry.shape:
+        return step(x.view() if x.dtype == geometry.dtype else x.real, geometry.shape, geometry.strides)
+    item = geometry.dtype.itemsize
+    first = step(x, (1,), (x.itemsize,)).view(geometry.dtype)
+    two = step(first[:1], (2,), (geometry.offset,)) if geometry.offset else None
+    start = first[:1] if two is None else two[1:]
+    assert start.itemsize == item
+    return step(start, geometry.shape, geometry.strides)
 
 
 view_as_real.register_kernel(
     "cpu",
-    lambda x: _strided_view(x, view_rules.view_as_real(Geometry(x.dtype, x.shape, x.strides))),
+    lambda x: _view_at(x, view_rules.view_as_real(Geometry(x.dtype, x.shape, x.strides))),
 )
 view_as_real.register_view(view_rules.view_as_real)
 view_as_real.register_vjp(x=lambda grad: view_as_complex(contiguous_last(grad)))
@@ -234,7 +244,7 @@ view_as_complex = _define("view_as_complex(Tensor(a) x) -> Tensor(a)")
 """A real tensor whose last axis has length 2 and stride 1 as complex numbers."""
 view_as_complex.register_kernel(
     "cpu",
-    lambda x: _strided_view(x, view_rules.view_as_complex(Geometry(x.dtype, x.shape, x.strides))),
+    lambda x: _view_at(x, view_rules.view_as_complex(Geometry(x.dtype, x.shape, x.strides))),
 )
 view_as_complex.register_view(view_rules.view_as_complex)
 view_as_complex.register_vjp(x=lambda grad: view_as_real(grad))
@@ -253,6 +263,26 @@ def _c_strides(shape: Any) -> list[int]:
     return strides[::-1]
 
 
+strided_view = _define(
+    "strided_view(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor(a)"
+)
+"""The view of `x`'s memory at the given addresses, in elements from the first element of `x`."""
+
+
+def _strided_view_rule(g: Geometry, size: Any, stride: Any, offset: Any) -> Geometry:
+    item = g.dtype.itemsize
+    strides = tuple(step * item for step in stride)
+    return Geometry(g.dtype, tuple(size), strides, g.offset + offset * item)
+
+
+strided_view.register_kernel(
+    "cpu",
+    lambda x, size, stride, offset: _view_at(
+        x, _strided_view_rule(Geometry(x.dtype, x.shape, x.strides), size, stride, offset)
+    ),
+)
+strided_view.register_view(_strided_view_rule)
+
 real = _define("real(Tensor(a) x) -> Tensor(a)")
 """The real part of a complex tensor, as a view; a real tensor itself."""
 real.register_kernel("cpu", lambda x: x.real if x.dtype.kind == "c" else x.view())
@@ -268,13 +298,16 @@ real.register_vjp(x=lambda grad, x_spec: cast(grad, x_spec.dtype))
 strided_get = _define(
     "strided_get(Tensor base, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor"
 )
-strided_get.register_kernel(
-    "cpu",
-    lambda base, size, stride, offset: strided.strided_get(
-        base, tuple(size), tuple(stride), offset
-    ),
-    on_alias="copy",
-)
+
+
+def _strided_get(base: Any, size: Any, stride: Any, offset: int) -> np.ndarray[Any, Any]:
+    """Return the elements as a fresh array that keeps the order of their addresses."""
+    view = strided.strided_get(base, tuple(size), tuple(stride), offset)
+    overlapping = self_overlap(Geometry(view.dtype, view.shape, view.strides))
+    return view.copy(order="C" if overlapping else "K")
+
+
+strided_get.register_kernel("cpu", _strided_get)
 
 
 def _strided_get_fake(base: Any, size: Any, stride: Any, offset: Any) -> TensorSpec:

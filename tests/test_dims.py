@@ -158,6 +158,16 @@ def test_bounds_simplify_divisions_minima_and_maxima() -> None:
     assert sym_max(2, 3) == 3
 
 
+def test_quotients_and_remainders_of_negative_sizes_are_bounded_as_python_rounds() -> None:
+    facts = Facts()
+    n, m = facts.fresh(1, 5), facts.fresh(min=7)
+    assert facts.bounds(-n % 7) == (0, 6)
+    assert facts.bounds(-n // 7) == (-1, -1)
+    assert facts.bounds(-n // m) == (-1, -1)
+    assert facts.bounds(-n % m) == (0, float("inf"))
+    assert facts.bounds(n % -3) == (-float("inf"), float("inf"))
+
+
 def test_minima_do_not_depend_on_the_order_of_their_sides() -> None:
     _, (a, b, _) = symbols()
     assert same(sym_min(a, b), sym_min(b, a))

@@ -22,6 +22,7 @@ __all__ = [
     "CHECKED",
     "COMPOSITE_EXPLICIT",
     "COMPOSITE_IMPLICIT",
+    "CONSTANT",
     "CPU",
     "DEVICE_BITS",
     "INTERPRETER",
@@ -58,6 +59,7 @@ AUTOCAST: Final = 1 << 8
 WEAK: Final = 1 << 9
 CHECKED: Final = 1 << 10
 SAVED_TENSOR_HOOKS: Final = 1 << 11
+CONSTANT: Final = 1 << 12
 
 BACKENDS: Final = CPU | PRIVATE_USE[0] | PRIVATE_USE[1] | PRIVATE_USE[2]
 STAGES: Final = AUTOCAST | VIEW | AUTOGRAD | INTERPRETER | META | BACKENDS
@@ -79,6 +81,7 @@ _NAMES: Final = {
     WEAK: "Weak",
     CHECKED: "Checked",
     SAVED_TENSOR_HOOKS: "SavedTensorHooks",
+    CONSTANT: "Constant",
 }
 _BITS: Final = {name: bit for bit, name in _NAMES.items()}
 _REGISTRABLE: Final = (

@@ -112,7 +112,7 @@ class _Comparison:
             keys = literal_key(tuple(left)) == literal_key(tuple(right))
             return keys and all(map(self.used, left.values(), right.values()))
         if isinstance(left, Operator):
-            return left.qualname == right.qualname
+            return bool(left.qualname == right.qualname)
         return bool(literal_key(left) == literal_key(right))
 
 

@@ -37,7 +37,7 @@ from .._state import current, enter
 from .._tree import tree_map
 from ..dispatch.keys import AUTOGRAD
 from ..dispatch.operator import Operator
-from ..errors import CaptureError
+from ..errors import ArgumentError, CaptureError
 from ..tensor.geometry import Geometry, extent
 from ..tensor.tensor import tensor_from_array
 from .ir import Constant, Functionalized, Graph, Node, OperatorNode, defined_values, used_values
@@ -129,6 +129,16 @@ def constant_tensor(node: Constant) -> Any:
     return tensor_from_array(array)
 
 
+def checked_size(size: int, symbol: str, low: float, high: float) -> int:
+    """Return the size a symbol is bound to, if it lies in the interval declared for it."""
+    if not low <= size <= high:
+        raise ArgumentError(
+            f"the size {symbol} is {size} in this run, outside {low} <= {symbol} <= {high}, which "
+            "was declared when the graph was captured"
+        )
+    return size
+
+
 def evaluate(
     graph: Graph,
     inputs: Iterable[Any],
@@ -187,6 +197,13 @@ def note_on(graph: Graph, node: Node) -> str:
     return f"while running graph `{graph.name}`: {line_of(graph, node)}{place}"
 
 
+def symbol_bounds(value: Value, axis: int) -> tuple[float, float]:
+    """Return the closed interval declared for the symbol that is a value's length on `axis`."""
+    symbol = value.tensor.shape[axis]
+    low, high = symbol.facts.bounds(symbol)
+    return low, high
+
+
 class _Run:
     """The state of one evaluation: the values that are alive, and the sizes of symbols."""
 
@@ -225,7 +242,7 @@ class _Run:
         """Run the operator of a node with lists of its own."""
         if isinstance(node, Functionalized):
             bases = {base: index for index, base in enumerate(node.bases)}
-            regions = tuple(Region(self.environment[b], b.tensor.form) for b in bases)
+            regions = tuple(Region(self.environment[b], self.sized(b.tensor.form)) for b in bases)
             arguments = tree_map(lambda leaf: self.argument(leaf, bases), node.arguments)
             self.define((*node.results, *node.regions), self.runner(node.op, arguments, regions))
             return
@@ -239,15 +256,27 @@ class _Run:
         if type(leaf) is SymInt:
             return substitute_sizes(leaf, self.sizes)
         if type(leaf) is Reference and bases is not None:
-            return RegionView(bases[leaf.value], leaf.geometry)
+            view = leaf.geometry
+            return RegionView(bases[leaf.value], None if view is None else self.sized(view))
         return leaf
+
+    def sized(self, geometry: Geometry) -> Geometry:
+        """Return a geometry with numbers for symbols."""
+        if not self.sizes:
+            return geometry
+        shape, strides, (offset,) = (
+            tuple(substitute_sizes(size, self.sizes) for size in sizes)
+            for sizes in (geometry.shape, geometry.strides, (geometry.offset,))
+        )
+        return Geometry(geometry.dtype, shape, strides, offset)
 
     def define(self, structure: Any, result: Any) -> None:
         """Keep a result under the value, or the values, that name it."""
         if type(structure) is Value:
             self.environment[structure] = result
             for name, axis in self.sites.get(structure, ()):
-                self.sizes[name] = result.shape[axis]
+                low, high = symbol_bounds(structure, axis)
+                self.sizes[name] = checked_size(result.shape[axis], name, low, high)
         elif structure:
             parts = result.values() if isinstance(result, dict) else result
             for one, part in zip(structure, parts, strict=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from typing import Any, Final, Literal, TypeAlias
 
 from .._tree import leaves
@@ -159,8 +160,9 @@ def names(subject: Subject) -> Iterator[Problem]:
         for value in defined_values(node):
             if not (value.stem.isidentifier() and value.stem.isascii()):
                 yield node, f"{value.stem!r} is no identifier"
-    if not subject.graph.name.isidentifier():
-        yield None, f"{subject.graph.name!r} is no identifier"
+    name = subject.graph.name
+    if not name.isidentifier() or iskeyword(name):
+        yield None, f"{name!r} is no name of a function"
 
 
 # Operators and their arguments --------------------------------------------------------------------

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from enum import Enum
 from keyword import iskeyword
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +36,6 @@ from .._text import join_names
 from .._tree import leaves
 from ..dispatch.operator import Operator
 from ..dtypes import Device, short_dtype
-from ..schema import Type
 from ..schema.types import opaque_name
 from ..tensor.geometry import Geometry
 from .evaluate import (
@@ -47,8 +46,9 @@ from .evaluate import (
     note_on,
     pack,
     run_functionalized,
+    symbol_bounds,
 )
-from .ir import Functionalized, Graph, Node, OperatorNode, defined_values
+from .ir import BodyNode, Call, Constant, Functionalized, Graph, Node, OperatorNode, defined_values
 from .literals import literal_key, literal_text, size_text
 from .names import Namer
 from .text import shown_arguments, tuple_text
@@ -153,15 +153,10 @@ class _Writer:
             yield from self.sizes(placeholder)
             yield from self.release(placeholder)
         for node in self.graph.body:
-            if isinstance(node, Functionalized):
-                line = self.assignment((*node.results, *node.regions), self.functionalized(node))
-            elif isinstance(node, OperatorNode):
-                line = self.assignment(node.results, self.call(node), node)
-            elif node.value in self.names:
-                name = self.names[node.value]
-                line = f'{name} = constants["{name}"]'
-            else:
+            if isinstance(node, Constant) and node.value not in self.names:
                 continue
+            left, right = self.left(node), self.right(node)
+            line = f"{left} = {right}" if left else right
             if "no_grad" in getattr(node, "flags", ()):
                 block = self.imported("oplib.graph.evaluate", "without_recording")
                 yield f"{indent}with {block}():", None
@@ -169,27 +164,38 @@ class _Writer:
             else:
                 yield f"{indent}{line}", node
             yield from self.sizes(node)
-            yield from self.release(node, line)
+            yield from self.release(node, left)
         values = ", ".join(self.names[value] for value in self.graph.tail_values)
         yield f"{indent}return epilogue({values})", None
 
     # Lines ----------------------------------------------------------------------------------------
 
-    def assignment(self, structure: Any, call: str, node: OperatorNode | None = None) -> str:
-        """Return ``a, b = call``; the call alone if nothing uses its results."""
-        if node is not None and len(structure) == 1:
+    def left(self, node: BodyNode) -> str:
+        """Return what the results of a node are assigned to; nothing if nothing uses them."""
+        if isinstance(node, Constant):
+            return self.names[node.value]
+        structure: Any = node.results
+        if isinstance(node, Functionalized):
+            structure = (*node.results, *node.regions)
+        elif len(structure) == 1:
             structure = structure[0]
-            if isinstance(structure, Value):
-                name = self.names.get(structure)
-                return f"{name} = {call}" if name else call
-        if node is not None and any(_has_dict(each.type) for each in node.op.schema.returns):
+            if structure is None or isinstance(structure, Value):
+                return self.names.get(structure, "")
+        if _returns_dict(node):
             structure = tuple(leaves(structure))
-            call = f"{self.imported('oplib._tree', 'leaves')}({call})"
-        if not any(leaf in self.names for leaf in leaves(structure) if isinstance(leaf, Value)):
-            return call
+        if not any(value in self.names for value in defined_values(node) if not value.is_token):
+            return ""
         parts = [self.target(each) for each in structure]
-        left = ", ".join(parts) if len(parts) > 1 else f"[{parts[0]}]"
-        return f"{left} = {call}"
+        return ", ".join(parts) if len(parts) > 1 else f"[{parts[0]}]"
+
+    def right(self, node: BodyNode) -> str:
+        """Return the expression for the results of a node."""
+        if isinstance(node, Constant):
+            return f'constants["{self.names[node.value]}"]'
+        if isinstance(node, Functionalized):
+            return self.functionalized(node)
+        call = self.call(node)
+        return f"{self.imported('oplib._tree', 'leaves')}({call})" if _returns_dict(node) else call
 
     def target(self, structure: Any) -> str:
         """Return what a result is assigned to; ``_`` for one that nothing uses."""
@@ -224,12 +230,18 @@ class _Writer:
         """Iterate over the lines that give symbols their numbers."""
         for value in defined_values(node):
             for symbol, axis in self.graph.symbol_sites.get(value, ()):
-                yield f"    {symbol} = {self.names[value]}.shape[{axis}]", None
+                size = f"{self.names[value]}.shape[{axis}]"
+                low, high = symbol_bounds(value, axis)
+                if low > 0 or high < inf:
+                    check = self.imported("oplib.graph.evaluate", "checked_size")
+                    bounds = f"{self.literal(low)}, {self.literal(high)}"
+                    size = f'{check}({size}, "{symbol}", {bounds})'
+                yield f"    {symbol} = {size}", node
 
-    def release(self, node: Node, line: str = "") -> Iterator[tuple[str, Node | None]]:
+    def release(self, node: Node, left: str = "") -> Iterator[tuple[str, Node | None]]:
         """Iterate over the line that lets go of what nothing needs after `node`."""
         dead = [self.names[v] for v in self.graph.dead_after.get(node, ()) if v in self.names]
-        if "_" in re.findall(r"\w+", line.partition("=")[0]):
+        if "_" in re.findall(r"\w+", left):
             dead.append("_")
         if dead:
             yield f"    del {', '.join(dead)}", None
@@ -331,5 +343,5 @@ class _Writer:
         return self.globals[key]
 
 
-def _has_dict(type_: Type) -> bool:
-    return "Dict(" in str(type_)
+def _returns_dict(node: OperatorNode) -> bool:
+    return isinstance(node, Call) and any("Dict(" in str(r.type) for r in node.op.schema.returns)

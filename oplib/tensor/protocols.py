@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from .._text import short_repr
-from ..dispatch.keys import WEAK
+from ..dispatch.keys import CONSTANT, WEAK
 from ..dispatch.bind import LIFTERS
 from ..errors import ArgumentError
 from .methods import operator_function
@@ -132,7 +132,9 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
 def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
     if array.dtype == object or array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED:
         raise ArgumentError(f"has dtype {array.dtype}, which holds no numbers")
-    return tensor_from_array(array)
+    tensor = tensor_from_array(array)
+    tensor._keys |= CONSTANT
+    return tensor
 
 
 _EXTENDED: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import oplib
 from oplib.dispatch.keys import AUTOGRAD
-from oplib.errors import CaptureError
+from oplib.errors import ArgumentError, CaptureError
 from oplib.graph import (
     Graph,
     GraphBuilder,
@@ -37,11 +37,13 @@ from oplib.graph import (
     used_values,
 )
 from oplib.graph.literals import literal_key
+from oplib.tensor.geometry import Geometry
 from tests.graph import helpers
 from tests.graph.helpers import (
     ADD,
     BOTH,
     DRAW,
+    F32,
     FAILS,
     INC,
     LITERALS,
@@ -249,6 +251,31 @@ def test_symbols_get_their_numbers_from_the_results_that_bind_them(run: Runner) 
 
 
 @both_ways
+def test_a_size_outside_its_interval_is_refused_where_it_is_bound(run: Runner) -> None:
+    size = oplib._dims.Facts().fresh(min=1, max=2)
+    builder = GraphBuilder("f")
+    x = builder.placeholder("x", meta(3))
+    builder.output(*builder.call(POSITIVE, (x,), (meta(size),)).results)
+    graph = builder.build()
+    assert [value.shape for value in run(graph, tensor(1, 2, -3))] == [(2,)]
+    with pytest.raises(ArgumentError, match="u0 is 3 in this run, outside 1 <= u0 <= 2") as caught:
+        run(graph, tensor(1, 2, 3))
+    assert "positive: f32[u0] = gt.positive(x)" in caught.value.__notes__[0]
+
+
+@both_ways
+def test_geometries_with_symbols_get_their_numbers(run: Runner) -> None:
+    size = oplib._dims.Facts().fresh()
+    builder = GraphBuilder("f")
+    x = builder.placeholder("x", meta(size))
+    last = Reference(x, Geometry(F32, (1,), (4,), (size - 1) * 4))
+    builder.output(*builder.functionalized(INC, (last,), ()).regions)
+    graph = builder.build()
+    assert "functionalized(gt.inc_, &x[1]:[1]+u0-1)" in str(graph)
+    assert elements(run(graph, tensor(1, 2, 3))) == [[1, 2, 4]]
+
+
+@both_ways
 def test_the_number_of_inputs_is_checked(run: Runner) -> None:
     with pytest.raises((CaptureError, TypeError), match=r"1 inputs, got 2|takes 1 positional"):
         run(chain((MUL, 2.0)), tensor(1), tensor(2))
@@ -261,7 +288,8 @@ def test_the_number_of_inputs_is_checked(run: Runner) -> None:
 def test_the_hook_sees_every_node_once_in_order(graph: Graph) -> None:
     seen: list[Any] = []
     inputs = [tensor(1, 2, 3) for _ in graph.placeholders]
-    interpreted(graph, *inputs, hook=lambda node, values: seen.append((node, values)))
+    with np.errstate(all="ignore"):
+        interpreted(graph, *inputs, hook=lambda node, values: seen.append((node, values)))
     assert [node for node, _ in seen] == list(graph.nodes)
     for node, values in seen:
         is_tail = isinstance(node, Write | Rebind | Output)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import struct
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from oplib.graph import (
     TensorMeta,
     parse,
 )
+from oplib.schema import register_opaque_type
 from tests.graph.helpers import AnyOperator, at, graphs, meta, operator, reparsed
 
 OPERATORS = {
@@ -58,6 +60,12 @@ def op(name: str) -> AnyOperator:
 
 def read(text: str, **options: Any) -> Graph:
     return parse(text, resolve=OPERATORS.__getitem__, **options)
+
+
+def _resolve(name: str) -> AnyOperator:
+    if name not in OPERATORS:
+        raise CaptureError("not here")
+    return OPERATORS[name]
 
 
 def canonical(text: str) -> Graph:
@@ -134,7 +142,7 @@ graph f(x: f32[1,4]):
     transpose: f32[4,1,2]{1,4,8} = std.reshape(x, [4, 1, 2])
     neg: f32[2]{-1} = std.select(x, 0, 0)
     odd: f32[2]{6b} = std.select(x, 0, 1)
-    bare: f32[1,4]{16b,0} = std.add(x, odd) ! no_grad
+    bare: f32[1,4]{4,0} = std.add(x, odd) ! no_grad
     far: f64[2]@npu:0 = std.add(transpose, neg) ! layout_free no_grad
     rebind x = &far:i64[2]:[1]+0
     return bare, &far[2]:[6b]+4b""",
@@ -205,6 +213,34 @@ def test_a_literal_prints_and_parses_to_the_bit(value: Any, text: str) -> None:
     graph = builder.build()
     assert f"my.any(x, {text}, b=[{text}])" in str(graph)
     assert read(str(graph)) == graph
+
+
+class Mode(Enum):
+    MEAN = 1
+    SUM = 2
+
+
+def test_members_of_registered_enums_and_operators_are_literals() -> None:
+    builder = GraphBuilder("f")
+    x = builder.placeholder("x", meta(2))
+    arguments = (x, [Mode.SUM, op("std.add.Scalar")], op("my.log"), 0)
+    builder.call(op("my.any"), arguments, (meta(2),))
+    graph = builder.build()
+    with_name = register_opaque_type(Mode, "tests.Mode")
+    try:
+        assert "my.any(x, [tests.Mode.SUM, std.add.Scalar], b=my.log)" in str(graph)
+        assert read(str(graph)) == graph
+        with pytest.raises(CaptureError, match="no operator `tests.Mode.MAX`"):
+            parse(str(graph).replace("SUM", "MAX"), resolve=_resolve)
+    finally:
+        with_name.remove()
+
+
+def test_what_is_no_literal_shows_its_type() -> None:
+    builder = GraphBuilder("f")
+    x = builder.placeholder("x", meta(2))
+    builder.call(op("my.any"), (x, object(), None, 0), (meta(2),))
+    assert "my.any(x, <object>)" in str(builder.build())
 
 
 def test_literals_that_python_calls_equal_are_different_graphs() -> None:
@@ -446,14 +482,9 @@ def test_names_provenance_and_unobserved_strides_do_not_count_in_equality() -> N
     ],
 )
 def test_a_syntax_error_shows_the_line_with_a_caret(line: str, message: str, under: str) -> None:
-    def resolve(name: str) -> AnyOperator:
-        if name not in OPERATORS:
-            raise CaptureError("not here")
-        return OPERATORS[name]
-
     text = f"graph f(x: f32[2]):\n    {line}\n    return"
     with pytest.raises(CaptureError) as caught:
-        parse(text, resolve=resolve)
+        parse(text, resolve=_resolve)
     first, shown, carets = str(caught.value).splitlines()[:3]
     assert message in str(caught.value)
     if "not here" not in first:

@@ -100,6 +100,7 @@ BAD: list[tuple[str, Graph]] = [
     ("names", with_nodes(replace(add(), results=(Value("1x", meta(3)),)))),
     ("names", with_nodes(replace(add(), results=(Value("größe", meta(3)),)))),
     ("names", Graph("f-1", (*INPUTS, Output()))),
+    ("names", Graph("lambda", (*INPUTS, Output()))),
     (
         "registered_operators",
         with_nodes(replace(GOOD, op=operator("gt::nowhere(Tensor x, Tensor y) -> Tensor"))),

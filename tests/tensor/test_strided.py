@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,11 +217,12 @@ def test_bits_survive_get_and_put() -> None:
 )
 def test_an_address_outside_of_the_base_raises_before_anything_is_read(access: Any) -> None:
     base = np.arange(8.0)
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: strided_get(base, *access),
         lambda: strided_put(base, np.zeros(()), *access),
         lambda: strided_add(np.zeros(()), (8,), *access),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(IndexError, match="of a base with 8 elements"):
             call()
 

@@ -1,0 +1,87 @@
+"""How a built-in operator is declared, and the fake rule that most of them share.
+
+`declare` is `Library.define` for namespace ``std`` with a docstring; everything else about an
+operator is registered on what it returns, with the methods any author has. `ufunc_spec` asks a NumPy
+ufunc itself which dtype it would give, so the shape rule of an elementwise operator cannot drift from
+its kernel.
+
+Imports floors 0 to 4. Read next: `elementwise.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ..dispatch.operator import Operator
+from ..library import Library
+from ..shapes import TensorSpec, broadcast_spec
+from ..tensor.protocols import is_weak
+from ..tensor.tensor import Tensor
+
+__all__ = [
+    "STD",
+    "Array",
+    "Rule",
+    "composite",
+    "declare",
+    "inexact",
+    "inexact_dtype",
+    "ufunc_spec",
+]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Rule: TypeAlias = Callable[..., Tensor]
+"""One gradient: named incoming gradients, arguments and results in, the argument's gradient out."""
+
+STD: Final = Library("std", "FRAGMENT")
+
+
+def declare(schema: str, doc: str, *tags: str) -> Operator[..., Any]:
+    """Define ``std::<schema>`` and return the operator."""
+    operator: Operator[..., Any] = STD.define(schema, tags=tags).op
+    operator.__doc__ = doc
+    return operator
+
+
+def composite(
+    schema: str, doc: str, *tags: str
+) -> Callable[[Callable[..., Any]], Operator[..., Any]]:
+    """Return a decorator: define an operator whose body, calls of other operators, is every rule."""
+
+    def decorate(body: Callable[..., Any]) -> Operator[..., Any]:
+        operator = declare(schema, doc, *tags)
+        STD.impl(operator, body, "CompositeImplicitAutograd")
+        return operator
+
+    return decorate
+
+
+# ---------------------------------------------------------------------- dtypes
+
+
+def ufunc_spec(ufunc: np.ufunc, *operands: Any) -> TensorSpec:
+    """Return the spec of ``ufunc(*operands)``: broadcast, in the layout and dtype NumPy chooses."""
+    kinds = tuple([type(x.array.item()) if is_weak(x) else x.dtype for x in operands])
+    return broadcast_spec(*operands, dtype=_ufunc_dtype(ufunc, kinds))
+
+
+@functools.cache
+def _ufunc_dtype(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> np.dtype[Any]:
+    """Return the result dtype for operand dtypes; Python number types stand for weak numbers."""
+    known = [np.dtype(bool) if kind is bool else kind for kind in kinds]
+    return ufunc.resolve_dtypes((*known, *[None] * ufunc.nout))[-1]
+
+
+def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which a function of `dtype` is computed: itself, or float64 for integers."""
+    return np.dtype(np.float64) if dtype.kind in "biu" else dtype
+
+
+def inexact(x: Any) -> Array:
+    """Return an array or number as an array of its `inexact_dtype`."""
+    array = np.asarray(x)
+    return array.astype(inexact_dtype(array.dtype), copy=False)
