@@ -32,6 +32,9 @@ from .tensor.methods import operator_function
 from .functionalize import interpreter as _fi
 from .functionalize.interpreter import functionalize
 _fi.install()
+from .program import program as _pp, recorder as _pr
+from .program.capture import capture
+_pp.install(); _pr.install()
 def __getattr__(name):
     if name.startswith("__"): raise AttributeError(name)
     from .dispatch.registry import has_op

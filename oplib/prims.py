@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from .dispatch.keys import WEAK
+from .dtypes import CPU
 from .errors import AliasError, ArgumentError
 from .library import Library
 from .shapes import TensorSpec, broadcast_shapes, broadcast_spec, like_spec
@@ -31,6 +33,7 @@ __all__ = [
     "detach",
     "full",
     "graft",
+    "lift",
     "new_full",
     "permute",
     "real",
@@ -455,9 +458,31 @@ copy_.register_vjp(
     x=lambda grad: new_full(grad, grad.shape, 0),
     value=lambda grad, value_spec: sum_to(grad, value_spec.shape),
 )
-copy_.register_functional(
-    lambda x, value: broadcast_to_like(cast_same_kind(value, x, "copy_"), x), pre_state=True
-)
+
+
+def _copied(x: Tensor, value: Tensor) -> Tensor:
+    """Return what `x` holds after ``copy_(x, value)``."""
+    if value._keys & WEAK:
+        return filled_like(x, value.array.item(), "copy_")
+    return broadcast_to_like(cast_same_kind(value, x, "copy_"), x)
+
+
+def filled_like(x: Tensor, number: Any, name: str) -> Tensor:
+    """Return a tensor like `x` filled with a number that must fit its dtype."""
+    kind = np.result_type(number, x.dtype)
+    if not np.can_cast(kind, x.dtype, "same_kind"):
+        raise TypeError(f"std::{name} cannot store {kind} into {x.dtype}")
+    device = None if x.device == CPU else x.device
+    return full(list(x.shape), number, dtype=x.dtype, device=device)  # type: ignore[no-any-return]
+
+
+copy_.register_functional(_copied, pre_state=True)
+
+lift = _define("lift(Tensor x) -> Tensor")
+"""A fresh copy of a constant; in a graph, what makes each run start from its own."""
+lift.register_kernel("cpu", lambda x: x.copy(order="K"))
+lift.register_fake(like_spec)
+lift.register_vjp(x=lambda grad: grad)
 
 
 def cast_same_kind(value: Tensor, destination: Tensor, name: str) -> Tensor:

@@ -36,6 +36,7 @@ __all__ = [
     "normalize_dims",
     "reduced",
     "reduced_shape",
+    "reduced_spec",
     "result_type",
 ]
 
@@ -148,9 +149,8 @@ def reduced(name: str, dim: str = "dim", keepdim: str = "keepdim", dtype: Any = 
 
     def build(given: dict[str, Any]) -> TensorSpec:
         x = given[name]
-        shape = reduced_shape(x.shape, given[dim], given[keepdim])
         target = dtype(x.dtype) if callable(dtype) and not isinstance(dtype, type) else dtype
-        return TensorSpec(shape, x.dtype if target is None else target)
+        return reduced_spec(x, given[dim], given[keepdim], target)
 
     return ShapeRule(f"reduced({name!r}, {dim!r}, {keepdim!r})", build, [name, dim, keepdim])
 
@@ -218,6 +218,20 @@ def reduced_shape(shape: Shape, dim: Any, keepdim: bool) -> Shape:
     if keepdim:
         return tuple(1 if axis in dims else length for axis, length in enumerate(shape))
     return tuple(length for axis, length in enumerate(shape) if axis not in dims)
+
+
+def reduced_spec(x: Any, dim: Any, keepdim: bool, dtype: Any = None) -> TensorSpec:
+    """Return the spec of a reduction: the axes that remain keep their order in memory."""
+    dims = normalize_dims(dim, x.ndim)
+    kind = x.dtype if dtype is None else as_dtype(dtype)
+    kept = [axis for axis in range(x.ndim) if axis not in dims]
+    lengths = tuple([x.shape[axis] for axis in kept])
+    operand = lengths, tuple([x.strides[axis] for axis in kept])
+    strides = keep_layout(lengths, [operand], kind.itemsize)
+    if keepdim:
+        dealt = dict(zip(kept, strides, strict=True))
+        strides = tuple([dealt.get(axis, kind.itemsize) for axis in range(x.ndim)])
+    return TensorSpec(reduced_shape(x.shape, dim, keepdim), kind, strides)
 
 
 def contiguous_spec(shape: Shape, dtype: Any) -> TensorSpec:

@@ -1,63 +1,95 @@
 """``ctx``: what a forward function leaves for its backward.
 
-Tensors go through `save_for_backward`, which checks versions; anything else is an attribute. An
-attribute that is an output of the call is kept without a cycle: after forward it is replaced by a
-wrapper and re-attached when it is read.
+Tensors go through `save_for_backward`, which checks versions; anything else is an attribute. When
+the node of the call exists, everything that holds a tensor moves into the node, as `Kept`: so it is
+freed with the node, and an output kept on ``ctx`` makes no cycle. ``ctx`` refers to the node weakly
+and gives saved tensors their history back when they are read.
 
-Imports floors 0 to 4, `wrapper.py`.
+Imports floors 0 to 4, `wrapper.py`, `guard.py`, `family.py`.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from .. import _state
 from .._text import short_repr
-from .._tree import flatten, leaves, tree_map, unflatten
+from .._tree import TreeDef, flatten, leaves, tree_map, unflatten
 from ..dispatch.keys import AUTOGRAD
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, AutogradError
-from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
+from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor
-from .wrapper import recover, save
+from .family import check_write
+from .guard import guard
+from .wrapper import Record, recover, recover_output, save
 
-__all__ = ["Context"]
+__all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext"]
 
-_new: Final = object.__new__
+_PRIVATE: Final = "_ctx_"
 
 
-class _Saved:
-    """One saved tensor and where its history is: an edge, an output, or nowhere."""
+class Saved(NamedTuple):
+    """One kept tensor: its record, and where its history is.
 
-    __slots__ = ("constant", "edge", "output", "wrapper")
+    An input has an `edge` (None if nothing flows to it) and a weak reference to its handle; an
+    output has a position; anything else is an intermediate value, whose history is unknown unless
+    it is stated to be constant.
+    """
 
-    def __init__(self, wrapper: Any) -> None:
-        self.wrapper = wrapper
-        self.edge: AutogradMeta | None = None
-        self.output: int | None = None
-        self.constant = False
+    record: Record
+    edge: AutogradMeta | None
+    handle: weakref.ref[Tensor] | None
+    output: int | None
+    constant: bool
+
+
+class Kept(NamedTuple):
+    """What a node keeps for a ctx; by convention the last element of ``node.saved``."""
+
+    tensors: list[Saved | None]
+    tree: TreeDef | None
+    attributes: dict[str, Any]
+
+
+NOTHING_KEPT: Final = Kept([], None, {})
 
 
 class Context:
-    """Carries saved values from the forward call to `backward`.
+    """Carries values from the forward call to `backward`.
+
+    Any attribute may be set; its name is free. A tensor that is an output of the call may be an
+    attribute, also inside a list, tuple or dict.
 
     Attributes
     ----------
-    needs_input_grad : tuple
-        Per argument, nested like containers: whether a gradient is needed.
+    materialize_grads, grad_in_dtype_consistent : bool
+        As set by the methods of these names.
     """
 
-    def __init__(self) -> None:
-        self._saved: list[_Saved | None] | None = None
-        self._structure: Any = None
-        self._originals: list[Tensor | None] = []
-        self._node: Any = None
-        self._constants: list[int] = []
-        self.needs_input_grad: tuple[Any, ...] = ()
-        self.materialize_grads = True
+    # Defaults of the class, because most calls change none of them. Names that begin with `_ctx_`
+    # are the framework's; all others belong to the user.
+    materialize_grads = True
+    grad_in_dtype_consistent = True
+    _ctx_needs: tuple[Any, ...] = ()
+    _ctx_recording = True
+    _ctx_given: Sequence[Tensor | None] = ()
+    _ctx_tree: TreeDef | None = None
+    _ctx_records: Sequence[Record] = ()
+    _ctx_constants: tuple[Tensor, ...] = ()
+    _ctx_undifferentiable: tuple[Tensor, ...] = ()
+    _ctx_node: weakref.ref[GradNode] | None = None
+    _ctx_dirty: tuple[Tensor, ...] = ()
+    _ctx_dirty_when_saved: tuple[Tensor, ...] = ()
 
-    def save_for_backward(self, *tensors: Any) -> None:
+    @property
+    def needs_input_grad(self) -> tuple[Any, ...]:
+        """Per argument in signature order, nested like containers: is a gradient needed."""
+        return self._ctx_needs
+
+    def save_for_backward(self, *values: Any) -> None:
         """Keep tensors (also None, and nested containers of both) for backward; the last call wins.
 
         Raises
@@ -65,16 +97,18 @@ class Context:
         ArgumentError
             For a value that is no tensor; keep it as an attribute: ``ctx.name = value``.
         """
-        flat, structure = flatten(tuple(tensors))
-        for value in flat:
-            if value is not None and not isinstance(value, Tensor):
-                raise ArgumentError(
-                    f"save_for_backward takes Tensors, got {short_repr(value)}; "
-                    "keep other values as attributes: ctx.name = value"
-                )
-        self._structure = structure
-        self._originals = list(flat)
-        self._saved = [None if t is None else _Saved(save(t)) for t in flat]
+        flat: Sequence[Any] = values
+        tree = None
+        for value in values:
+            if type(value) is not Tensor:
+                flat, tree = flatten(values)
+                _require_tensors(flat)
+                break
+        self._ctx_given = flat
+        self._ctx_tree = tree
+        if self._ctx_recording:
+            self._ctx_records = [save(tensor) for tensor in flat]
+            self._ctx_dirty_when_saved = self._ctx_dirty
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -85,22 +119,14 @@ class Context:
         AutogradError
             If a saved tensor was written to, or the graph was released.
         """
-        if self._saved is None:
-            return ()
-        if self._node is None:
-            return unflatten(self._structure, iter(self._originals))  # type: ignore[no-any-return]
-        node = self._node()
-        if node is None or node.released:
-            name = "backward" if node is None else node.name()
-            raise AutogradError(
-                f"{name}: the saved tensors were freed after backward\n"
-                "  pass retain_graph=True to the first backward"
-            )
-        recovered = [
-            None if saved is None else self._recover(saved, node, f"saved tensor {i}")
-            for i, saved in enumerate(self._saved)
+        if self._ctx_node is None:
+            return _as_given(self._ctx_given, self._ctx_tree)
+        node, kept = self._ctx_kept("the saved tensors")
+        found = [
+            None if saved is None else _recovered(saved, node, f"saved tensor {i}")
+            for i, saved in enumerate(kept.tensors)
         ]
-        return unflatten(self._structure, iter(recovered))  # type: ignore[no-any-return]
+        return _as_given(found, kept.tree)
 
     def saved_tensor(self) -> tuple[Any, ...]:
         """Return `saved_tensors` (Paddle's spelling)."""
@@ -108,121 +134,193 @@ class Context:
 
     def mark_constant(self, *tensors: Tensor) -> None:
         """State that saved tensors do not depend on the differentiable inputs (masks, tables)."""
-        self._constants.extend(id(tensor) for tensor in tensors)
+        self._ctx_constants += _only_tensors("mark_constant", tensors)
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """State that outputs have no gradient: they stay without history."""
+        self._ctx_undifferentiable += _only_tensors("mark_non_differentiable", tensors)
 
     def set_materialize_grads(self, value: bool) -> None:
         """Receive None instead of zeros for outputs without a gradient, if False."""
-        if not isinstance(value, bool):
-            raise ArgumentError(f"set_materialize_grads takes a bool, got {value!r}")
-        self.materialize_grads = value
+        self.materialize_grads = _only_bool("set_materialize_grads", value)
+
+    def set_grad_in_dtype_consistent(self, value: bool) -> None:
+        """Receive gradients in the dtype they arrive in instead of the output's, if False."""
+        self.grad_in_dtype_consistent = _only_bool("set_grad_in_dtype_consistent", value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that holds tensors of the call, recovered."""
+        if name.startswith(_PRIVATE) or self._ctx_node is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        node, kept = self._ctx_kept(f"ctx.{name}")
+        if name not in kept.attributes:
+            raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
+        return tree_map(
+            lambda leaf: _recovered(leaf, node, f"ctx.{name}") if type(leaf) is Saved else leaf,
+            kept.attributes[name],
+        )
 
     # ------------------------------------------------------------------ the framework's side
 
-    def _recover(self, saved: _Saved, node: GradNode, what: str) -> Tensor:
-        if saved.output is not None:
-            shape, dtype = node.output_spec(saved.output)
-            meta: AutogradMeta | None = new_meta(node, saved.output, shape, dtype)
-        else:
-            meta = saved.edge
-        tensor = recover(saved.wrapper, node, meta, what)
-        assert tensor is not None
-        if meta is None and not saved.constant and _state.current().mask & AUTOGRAD:
-            _poison(tensor, node, what)
-        return tensor
+    def _ctx_attach(
+        self, node: GradNode, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None]
+    ) -> Kept:
+        """Hand everything that holds tensors over to the node of the call."""
+        attributes = self._ctx_tensor_attributes()
+        if not self._ctx_records and not attributes:
+            self._ctx_node = weakref.ref(node)
+            return NOTHING_KEPT
+        places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(inputs)}
+        places |= {id(t): -1 - i for i, t in reversed(list(enumerate(outputs)))}
+        constants = {id(tensor) for tensor in self._ctx_constants}
 
-    def _attach(self, node: GradNode, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Note where saved tensors have their history, and take outputs off the attributes."""
-        edges = {id(t): e for t, e in zip(inputs, node.edges, strict=True)}
-        positions = {id(t): i for i, t in enumerate(outputs)}
-        for saved, tensor in zip(self._saved or (), self._originals, strict=True):
-            if saved is None or tensor is None:
-                continue
-            self._locate(saved, tensor, edges, positions)
-        self._originals = []
-        for name, value in list(vars(self).items()):
-            if name.startswith("_") or not any(isinstance(v, Tensor) for v in leaves(value)):
-                continue
-            setattr(self, name, _Attribute.of(self, name, value, edges, positions))
-        self._node = weakref.ref(node)
+        def locate(tensor: Tensor, record: Record) -> Saved:
+            place = places.get(id(tensor))
+            if place is None:
+                constant = id(tensor) in constants or not is_inexact(tensor.dtype)
+                return Saved(record, None, None, None, constant)
+            if place < 0:
+                return Saved(record, None, None, -1 - place, True)
+            return Saved(record, node.edges[place], weakref.ref(tensor), None, True)
 
-    def _locate(
-        self,
-        saved: _Saved,
-        tensor: Tensor,
-        edges: dict[int, AutogradMeta | None],
-        positions: dict[int, int],
-    ) -> None:
-        saved.constant = id(tensor) in self._constants or not is_inexact(tensor.dtype)
-        if id(tensor) in positions:
-            saved.output = positions[id(tensor)]
-        elif id(tensor) in edges:
-            saved.edge = edges[id(tensor)]
-            saved.constant = True
+        tensors = [
+            None if tensor is None else locate(tensor, record)
+            for tensor, record in zip(self._ctx_given, self._ctx_records, strict=True)
+        ]
+        kept = {
+            name: tree_map(lambda leaf: locate(leaf, save(leaf)) if _is_tensor(leaf) else leaf, value)
+            for name, value in attributes.items()
+        }
+        for name in kept:
+            del self.__dict__[name]
+        self._ctx_node = weakref.ref(node)
+        tree = self._ctx_tree
+        for name in ("_ctx_given", "_ctx_records", "_ctx_constants", "_ctx_tree"):
+            self.__dict__.pop(name, None)
+        return Kept(tensors, tree, kept)
 
-    def __getattribute__(self, name: str) -> Any:
-        value = object.__getattribute__(self, name)
-        return value.read() if type(value) is _Attribute else value
+    def _ctx_tensor_attributes(self) -> dict[str, Any]:
+        """Return the user's attributes that hold a tensor."""
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if not name.startswith(_PRIVATE) and any(_is_tensor(leaf) for leaf in leaves(value))
+        }
 
-
-class _Attribute:
-    """A ctx attribute that held tensors of the call."""
-
-    __slots__ = ("context", "name", "tree")
-
-    @classmethod
-    def of(
-        cls,
-        context: Context,
-        name: str,
-        value: Any,
-        edges: dict[int, AutogradMeta | None],
-        positions: dict[int, int],
-    ) -> _Attribute:
-        """Return the attribute with every tensor replaced by its saved record."""
-
-        def keep(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            saved = _Saved(save(leaf))
-            context._locate(saved, leaf, edges, positions)
-            return saved
-
-        self = _new(cls)
-        self.context = weakref.ref(context)
-        self.name = name
-        self.tree = tree_map(keep, value)
-        return self  # type: ignore[no-any-return]
-
-    def read(self) -> Any:
-        """Return the attribute with its tensors recovered."""
-        context = self.context()
-        node = context._node()
-
-        def back(leaf: Any) -> Any:
-            if type(leaf) is not _Saved:
-                return leaf
-            return context._recover(leaf, node, f"ctx.{self.name}")
-
-        return tree_map(back, self.tree)
+    def _ctx_kept(self, what: str) -> tuple[GradNode, Kept]:
+        """Return the node of the call and what it keeps, or raise if it was released."""
+        node = None if self._ctx_node is None else self._ctx_node()
+        saved = None if node is None else node.saved
+        if node is None or saved is None:
+            name = "this call" if node is None else node.name()
+            raise AutogradError(
+                f"{what} of {name} were freed when the graph was released\n"
+                "  pass retain_graph=True to the first backward"
+            )
+        return node, saved[-1]
 
 
-def _poison(tensor: Tensor, node: GradNode, what: str) -> None:
-    """Make differentiating through a saved intermediate raise: its history is unknown."""
+class OperatorContext(Context):
+    """The ctx of ``setup_context`` and ``backward`` of an operator."""
 
-    def backward(poisoned: GradNode, gradient: Any) -> Any:
-        raise AutogradError(
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Refuse: the schema says what an operator writes."""
+        raise _by_schema("mark_dirty")
+
+    def mark_not_inplace(self, *tensors: Tensor) -> None:
+        """Refuse: the schema says what an operator writes."""
+        raise _by_schema("mark_not_inplace")
+
+
+class PyLayerContext(Context):
+    """The ctx of a `PyLayer`."""
+
+    _ctx_layer = ""
+    _ctx_not_inplace: tuple[Tensor, ...] = ()
+    _ctx_autocast: Any = None
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Declare inputs that forward writes; call it before writing.
+
+        Raises
+        ------
+        AutogradError
+            For a leaf that requires grad, or a view that cannot be written to.
+        """
+        for tensor in _only_tensors("mark_dirty", tensors):
+            if self._ctx_recording:
+                check_write(self._ctx_layer, "mark_dirty", tensor)
+        self._ctx_dirty += tensors
+
+    def mark_not_inplace(self, *tensors: Tensor) -> None:
+        """State that an input which is returned was not written: the output is an alias of it."""
+        self._ctx_not_inplace += _only_tensors("mark_not_inplace", tensors)
+
+
+# ---------------------------------------------------------------------- recovering
+
+
+def _recovered(saved: Saved, node: GradNode, what: str) -> Tensor:
+    """Return a kept tensor with its history, after a version check."""
+    if saved.output is not None:
+        return recover_output(saved.record, node, saved.output, what)
+    tensor = recover(saved.record, node, saved.edge, what)
+    if saved.handle is not None:
+        return _same_handle(saved, tensor)
+    if not saved.constant and _state.current().mask & AUTOGRAD:
+        message = (
             f"{node.name()}: {what} is neither an input nor an output of the call, so its history "
             "is unknown and a second derivative through it would be wrong\n"
             "  recompute it in backward from saved inputs, return it as an output, or state that "
             "it is a constant: ctx.mark_constant(tensor)"
         )
+        guard(tensor, node.edges, message)
+    return tensor
 
-    guard: GradNode = _new(GradNode)
-    guard.kind = NodeKind("saved_intermediate", backward)
-    guard.edges = node.edges
-    guard.saved = ()
-    guard.hooks = None
-    guard.shapes = tensor.shape
-    guard.dtypes = tensor.dtype
-    tensor.autograd_meta = new_meta(guard, 0, tensor.shape, tensor.dtype)
-    tensor._keys |= AUTOGRAD
+
+def _same_handle(saved: Saved, tensor: Tensor) -> Tensor:
+    """Return the caller's own object for a saved input, as long as it still is what was saved."""
+    assert saved.handle is not None
+    handle = saved.handle()
+    if handle is None or handle.array is not tensor.array:
+        return tensor
+    if saved.edge is None:
+        return tensor if handle._keys & AUTOGRAD else handle
+    return handle if handle.autograd_meta is saved.edge and handle._keys & AUTOGRAD else tensor
+
+
+def _as_given(flat: Sequence[Any], tree: TreeDef | None) -> tuple[Any, ...]:
+    return tuple(flat) if tree is None else unflatten(tree, iter(flat))
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _is_tensor(value: Any) -> bool:
+    return type(value) is Tensor
+
+
+def _require_tensors(values: Sequence[Any]) -> None:
+    for value in values:
+        if value is not None and type(value) is not Tensor:
+            raise ArgumentError(
+                f"save_for_backward takes Tensors, got {short_repr(value)}; "
+                "keep other values as attributes: ctx.name = value"
+            )
+
+
+def _only_tensors(what: str, values: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    for value in values:
+        if type(value) is not Tensor:
+            raise ArgumentError(f"{what} takes Tensors, got {short_repr(value)}")
+    return values
+
+
+def _only_bool(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{what} takes a bool, got {short_repr(value)}")
+    return value
+
+
+def _by_schema(what: str) -> AutogradError:
+    return AutogradError(f"{what} is for PyLayer; what an operator writes is said by its schema")

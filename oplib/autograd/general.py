@@ -25,7 +25,7 @@ from ..errors import AutogradError
 from ..shapes import TensorSpec
 from ..tensor.grad_meta import AutogradMeta, NodeKind, WideGradNode, new_meta
 from ..tensor.tensor import Tensor
-from .context import Context
+from .context import NOTHING_KEPT, OperatorContext
 from .engine import zeros_for
 from .family import check_write, derive_from, rebase
 from .hooks import move_retained
@@ -256,19 +256,19 @@ class _Recorder:
         outputs: list[Tensor | None],
     ) -> None:
         """Put what backward needs into the node."""
-        context = None
+        context, kept = None, NOTHING_KEPT
         if self.rule is not None and self.rule.style == "ctx":
-            context = Context()
-            context.needs_input_grad = call.needs_input_grad()
+            context = OperatorContext()
+            context._ctx_needs = call.needs_input_grad()
             _set_up(self.op, self.rule, context, args, result)
-            context._attach(node, call.inputs, [t for t in outputs if t is not None])
-        node.saved = (saved, call.arguments, call.needs_input_grad(), context)
+            kept = context._ctx_attach(node, call.inputs, outputs)
+        node.saved = (saved, call.arguments, call.needs_input_grad(), context, kept)
 
     # ------------------------------------------------------------------ backward
 
     def _backward(self, node: WideGradNode, incoming: list[Tensor | None]) -> list[Any]:
         assert node.saved is not None
-        saved, arguments, needs, context = node.saved
+        saved, arguments, needs, context, _ = node.saved
         rule = self.rule if self.rule is not None else self.op.gradient_rule
         if rule is None:
             raise AutogradError(f"{self.op.qualname} has no gradient rule\n  {missing_rule_message(self.op)}")
@@ -418,15 +418,15 @@ class _Values:
         layout = self.node.layout or ()
         return sum(1 if n is None else n for n in layout[:slot])
 
-    def late_context(self, rule: GradientRule) -> Context:
+    def late_context(self, rule: GradientRule) -> OperatorContext:
         """Return the ctx of a rule that was registered after the forward call."""
         op = self.recorder.op
         args = [self.argument(a.name, a.name) for a in op.schema.arguments]
         names = [w for w, (kind, _) in self.recorder.meanings.items() if kind == "result"]
         results = [self.result(word, *self.recorder.meanings[word]) for word in names]
         result = results[0] if len(results) == 1 else tuple(results)
-        context = Context()
-        context.needs_input_grad = self.needs
+        context = OperatorContext()
+        context._ctx_needs = self.needs
         _set_up(op, rule, context, args, result)
         return context
 
@@ -447,7 +447,7 @@ def _recover_tree(tree: Any, back: Callable[[Any], Any]) -> Any:
 def _set_up(
     op: Operator[..., Any],
     rule: GradientRule,
-    context: Context,
+    context: OperatorContext,
     args: Sequence[Any],
     result: Any,
 ) -> None:

@@ -12,7 +12,7 @@ Imports floors 0 to 4.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from .. import _state
 from ..dispatch.keys import AUTOGRAD, VIEW
@@ -21,7 +21,15 @@ from ..tensor.grad_meta import AutogradMeta, GradNode, new_meta
 from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
 
-__all__ = ["PackedTensor", "TensorWrapper", "recover", "recover_output", "save", "save_copy"]
+__all__ = [
+    "PackedTensor",
+    "Record",
+    "TensorWrapper",
+    "recover",
+    "recover_output",
+    "save",
+    "save_copy",
+]
 
 _new: Final = object.__new__
 
@@ -42,6 +50,10 @@ class PackedTensor:
     """One saved tensor in the form a pack hook gave it."""
 
     __slots__ = ("dtype", "packed", "shape", "storage", "unpack", "version")
+
+
+Record: TypeAlias = tuple[Any, Storage, int, int] | PackedTensor
+"""What a node keeps of one tensor."""
 
 
 def save(tensor: Tensor | None) -> Any:

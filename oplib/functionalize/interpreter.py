@@ -23,7 +23,7 @@ from ..dispatch.keys import AUTOGRAD, BACKENDS, CONSTANT, INTERPRETER, META, WEA
 from ..dispatch.operator import Operator
 from ..dispatch.plan import python_call
 from ..errors import AliasError, FakeTensorError
-from ..prims import graft
+from ..prims import clone, graft
 from ..tensor.geometry import Geometry, covers, overlap, self_overlap
 from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
 from ..tensor.meta_array import MetaArray
@@ -52,7 +52,7 @@ from .outcome import (
 )
 from .storage import FunctionalArray, Region, form_of, with_strides
 
-__all__ = ["FunctionalRun", "Functionalize", "functionalize", "install"]
+__all__ = ["FunctionalRun", "Functionalize", "functionalize", "install", "memory_groups"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,8 +92,9 @@ class Functionalize(Interpreter):
 
     def __init__(self) -> None:
         self.frame: Frame
-        self.regions: list[Region] = []
         self.adopt: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.after_write: Callable[[Tensor, Tensor], None] = lambda old, new: None
+        self.differentiates = False
 
     # ------------------------------------------------------------------ tensors
 
@@ -108,7 +109,6 @@ class Functionalize(Interpreter):
     def wrap(self, value: Tensor) -> Tensor:
         """Return a tensor of this level in a region of its own."""
         region = Region(value, form_of(value), new_storage())
-        self.regions.append(region)
         return self.handle(region, region.form)
 
     def handle(self, region: Region, geometry: Geometry, origin: int | None = None) -> Tensor:
@@ -236,6 +236,8 @@ class Functionalize(Interpreter):
         written: Sequence[Tensor],
     ) -> tuple[Any, ...]:
         """Run the functional twin, store the new values, and return the fresh results."""
+        for destination in written:
+            self._keep_old_value(destination.array.region)
         values = [tree_map(lambda v: self.read(op, v), a) for a in args]
         result = python_call(op, twin)(*values)
         parts = tuple(result) if isinstance(result, tuple | list) else (result,)
@@ -245,6 +247,15 @@ class Functionalize(Interpreter):
         for destination, value in zip(written, flat, strict=True):
             self._store(destination, value)
         return tuple(self.wrap(value) for value in fresh)
+
+    def _keep_old_value(self, region: Region) -> None:
+        """Copy an input's value before its first write if a gradient may need it.
+
+        The write-back at the end overwrites the input, and eager code saves a copy here too.
+        """
+        recording = bool(_state.current().user & AUTOGRAD)
+        if region.is_input and region.version == 0 and recording and self.differentiates:
+            region.value = clone(region.value)
 
     def _store(self, destination: Tensor, value: Tensor) -> None:
         """Give a destination's region the value it has after a write."""
@@ -266,6 +277,7 @@ class Functionalize(Interpreter):
             state = _state.current()
             with _state.enter(state.replace(user=state.user | AUTOGRAD)):
                 new = graft(new, region.value)
+        self.after_write(region.value, new)
         region.value = new
         region.version += 1
         if array.origin is not None:
@@ -369,14 +381,13 @@ class FunctionalRun:
         adopt_inner: Callable[[Tensor], Tensor] = lambda tensor: tensor,
         span_inner: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda tensor, members: tensor,
     ) -> None:
-        self.inputs: list[Tensor] = []
-        self.inner: list[Tensor] = []
+        given = {id(t): (t, i) for t, i in zip(tensors, inner or tensors, strict=True)}
+        self.inputs: list[Tensor] = [tensor for tensor, _ in given.values()]
+        self.inner: list[Tensor] = [below for _, below in given.values()]
         self.interpreter = Functionalize()
         self.interpreter.adopt = self._adopt
         self._adopt_inner = adopt_inner
         self._span_inner = span_inner
-        self._given = list(tensors)
-        self._given_inner = list(tensors if inner is None else inner)
         self._handles: dict[int, Tensor] = {}
         self._storages: dict[int, Storage] = {}
         self._leaves: dict[int, Any] = {}
@@ -405,80 +416,74 @@ class FunctionalRun:
 
     def _enter_inputs(self) -> None:
         """Make a handle of every input, grouping those that share memory into one region."""
-        distinct = list({id(t): (t, i) for t, i in zip(self._given, self._given_inner, strict=True)}.values())
-        for group in _groups([tensor for tensor, _ in distinct]):
-            pairs = [distinct[i] for i in group]
-            self._enter_group(pairs)
+        for group in _groups(self.inputs):
+            if len(group) == 1:
+                (index,) = group
+                region = self._region(index, self.inner[index], form_of(self.inputs[index]))
+                self._make_handle(index, region, region.form)
+            else:
+                self._enter_group(group)
 
-    def _enter_group(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        tensors = [tensor for tensor, _ in pairs]
-        if len(pairs) == 1:
-            tensor, inner = pairs[0]
-            region = self._region(tensor, inner, form_of(tensor))
-            self._make_handle(tensor, inner, region, region.form)
-            return
-        geometries = _relative(tensors)
+    def _enter_group(self, group: list[int]) -> None:
+        """Give several inputs over one memory one region: the one that covers it, or its span."""
+        geometries = _relative([self.inputs[index] for index in group])
         cover = next((i for i, g in enumerate(geometries) if _covers_all(g, geometries)), None)
-        first = len(self.inputs)
         if cover is not None:
-            region = self._region(tensors[cover], pairs[cover][1], geometries[cover])
+            region = self._region(group[cover], self.inner[group[cover]], geometries[cover])
         else:
-            span, geometries = span_tensor(tensors)
-            members = tuple(range(first, first + len(tensors)))
-            inner = self._span_inner(span, members)
-            region = self._region(tensors[0], inner, form_of(span))
-        for (tensor, inner), geometry in zip(pairs, geometries, strict=True):
-            self._make_handle(tensor, inner, region, geometry)
+            span, geometries = span_tensor([self.inputs[index] for index in group])
+            region = self._region(group[0], self._span_inner(span, tuple(group)), form_of(span))
+        for index, geometry in zip(group, geometries, strict=True):
+            self._make_handle(index, region, geometry)
 
-    def _region(self, tensor: Tensor, inner: Tensor, form: Geometry) -> Region:
-        storage = self._storages.get(id(tensor._storage))
+    def _region(self, index: int, inner: Tensor, form: Geometry) -> Region:
+        """Return the region of an input's memory, on the storage its other regions have."""
+        outside = self.inputs[index]._storage
+        storage = self._storages.get(id(outside))
         if storage is None:
-            storage = self._storages[id(tensor._storage)] = new_storage()
-            storage.version = tensor._storage.version
+            storage = self._storages[id(outside)] = new_storage()
+            storage.version = outside.version
             self._first_versions[id(storage)] = storage.version
         region = Region(inner, form, storage)
-        self.interpreter.regions.append(region)
+        region.is_input = True
         return region
 
-    def _make_handle(
-        self, tensor: Tensor, inner: Tensor, region: Region, geometry: Geometry
-    ) -> None:
-        index = len(self.inputs)
+    def _make_handle(self, index: int, region: Region, geometry: Geometry) -> Tensor:
+        tensor = self.inputs[index]
         handle = self.interpreter.handle(region, geometry, index)
         self._handles[id(tensor)] = handle
-        self.inputs.append(tensor)
-        self.inner.append(inner)
         if tensor.requires_grad:
+            self.interpreter.differentiates |= self.inner[index].requires_grad
             handle.requires_grad = True
             assert handle.autograd_meta is not None
             self._leaves[index] = handle.autograd_meta.grad_node
             if not tensor.is_leaf:
                 handle.autograd_meta = _passing_on(handle.autograd_meta)
+        return handle
 
     def _adopt(self, tensor: Tensor) -> Tensor:
         """Return the handle of a tensor of the enclosing scope, a hidden input."""
         found = self._handles.get(id(tensor))
         if found is not None:
             return found
-        geometry = None
-        for known, handle in zip(self.inputs, list(self._handles.values()), strict=True):
-            if known._storage is tensor._storage and _share([known, tensor]):
-                relative = _relative([known, tensor])
-                region = handle.array.region
-                shift = handle.array.geometry.offset - relative[0].offset
-                part = relative[1]
-                geometry = Geometry(part.dtype, part.shape, part.strides, part.offset + shift)
-                if not covers(region.form, geometry):
-                    raise AliasError(
-                        "a tensor of the enclosing scope shares memory with an argument and reaches "
-                        "beyond it\n  pass it to the function as an argument too"
-                    )
-                self._make_handle(tensor, self._adopt_inner(tensor), region, geometry)
-                return self._handles[id(tensor)]
-        inner = self._adopt_inner(tensor)
-        region = self._region(tensor, inner, form_of(tensor))
-        self._make_handle(tensor, inner, region, region.form)
-        return self._handles[id(tensor)]
+        shared = next((t for t in self.inputs if _share([t, tensor])), None)
+        index = len(self.inputs)
+        self.inputs.append(tensor)
+        self.inner.append(self._adopt_inner(tensor))
+        if shared is None:
+            region = self._region(index, self.inner[index], form_of(tensor))
+            return self._make_handle(index, region, region.form)
+        array: FunctionalArray = self._handles[id(shared)].array
+        relative = _relative([shared, tensor])
+        shift = array.geometry.offset - relative[0].offset
+        part = relative[1]
+        geometry = Geometry(part.dtype, part.shape, part.strides, part.offset + shift)
+        if not covers(array.region.form, geometry):
+            raise AliasError(
+                "a tensor of the enclosing scope shares memory with an argument and reaches beyond "
+                "it\n  pass it to the function as an argument too"
+            )
+        return self._make_handle(index, array.region, geometry)
 
     # ------------------------------------------------------------------ the outcome
 
@@ -619,6 +624,18 @@ def _groups(tensors: Sequence[Tensor]) -> list[list[int]]:
                 old, new = max(group_of[i], group_of[j]), min(group_of[i], group_of[j])
                 group_of = [new if g == old else g for g in group_of]
     return [[i for i, g in enumerate(group_of) if g == label] for label in sorted(set(group_of))]
+
+
+def memory_groups(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return which tensors share memory: per group of several, (index, geometry) pairs.
+
+    Geometries count from the lowest address of the group, so the same pattern elsewhere is equal.
+    """
+    shared = [group for group in _groups(tensors) if len(group) > 1]
+    return tuple(
+        tuple(zip(group, map(str, _relative([tensors[i] for i in group])), strict=True))
+        for group in shared
+    )
 
 
 def install() -> None:

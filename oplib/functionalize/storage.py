@@ -51,9 +51,11 @@ class Region:
         The inputs through whose handles, or views of them, it was written.
     all_no_grad : bool
         Whether every write so far was made with recording off.
+    is_input : bool
+        Whether it is memory the caller gave.
     """
 
-    __slots__ = ("all_no_grad", "form", "storage", "value", "version", "written_through")
+    __slots__ = ("all_no_grad", "form", "is_input", "storage", "value", "version", "written_through")
 
     def __init__(self, value: Tensor, form: Geometry, storage: Storage) -> None:
         self.value = value
@@ -62,6 +64,7 @@ class Region:
         self.version = 0
         self.written_through: set[int] = set()
         self.all_no_grad = True
+        self.is_input = False
 
 
 def form_of(tensor: Any) -> Geometry:

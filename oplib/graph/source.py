@@ -179,8 +179,10 @@ class _Writer:
             structure = (*node.results, *node.regions)
         elif len(structure) == 1:
             structure = structure[0]
-            if structure is None or isinstance(structure, Value):
+            if isinstance(structure, Value):
                 return self.names.get(structure, "")
+            if structure is None:
+                return ""
         if _returns_dict(node):
             structure = tuple(leaves(structure))
         if not any(value in self.names for value in defined_values(node) if not value.is_token):

@@ -64,9 +64,7 @@ def tolerance_of(
         default = Tolerance(two_units, two_units)
     elif dtype.kind in "fc" and dtype.name not in _BY_DTYPE:
         default = _BY_DTYPE["float64"]
-    return Tolerance(
-        default.rtol if rtol is None else rtol, default.atol if atol is None else atol
-    )
+    return Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
 
 
 # ---------------------------------------------------------------------- one array
@@ -299,8 +297,6 @@ def assert_close(
     >>> from oplib.testing import assert_close
     >>> assert_close(np.array([1.0, 2.0]), np.array([1.0, 2.0 + 1e-12]))
     """
-    found = list(
-        differences(actual, expected, rtol=rtol, atol=atol, check_dtype=check_dtype)
-    )
+    found = list(differences(actual, expected, rtol=rtol, atol=atol, check_dtype=check_dtype))
     if found:
         raise AssertionError("\n".join(map(str, found)))

@@ -138,7 +138,9 @@ def differentiate(
             columns.value[j] = (4 * narrow - wide) / 3
             columns.spread[j] = narrow - wide
             size = np.abs(narrow).max(initial=0.0) + narrow_bend
-            sharp = narrow_bend > precision.excuse * np.maximum(size, precision.floor * np.abs(base))
+            sharp = narrow_bend > precision.excuse * np.maximum(
+                size, precision.floor * np.abs(base)
+            )
             columns.kink[j] = sharp & (narrow_bend > 0.7 * wide_bend)
     return columns
 

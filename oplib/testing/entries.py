@@ -83,7 +83,9 @@ class Entries:
         with np.errstate(all="ignore"):
             size = np.abs(seeds.rows) @ np.abs(base)
             touched = (seeds.rows != 0).astype(float) @ columns.kink.T.astype(float) > 0
-            value, spread = (np.where(columns.kink, 0.0, part) for part in (columns.value, columns.spread))
+            value, spread = (
+                np.where(columns.kink, 0.0, part) for part in (columns.value, columns.spread)
+            )
             numeric = seeds.rows @ value.T
             error = np.abs(seeds.rows @ spread.T)
             error += precision.eps * size[:, None] / columns.step[None, :]

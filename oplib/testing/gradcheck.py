@@ -180,13 +180,19 @@ def _first_problem(
 ) -> Problem:
     """Return the problem in double precision, or as given if `f` refuses that."""
     problem = call_problem(f, args, kwargs, upcast)
+    if _runs(problem):
+        return problem
+    as_given = call_problem(f, args, kwargs, upcast=False)
+    as_given.linearize(as_given.point)  # its exception is for the caller to see
+    return as_given
+
+
+def _runs(problem: Problem) -> bool:
     try:
         problem.linearize(problem.point)
-    except Exception:
-        as_given = call_problem(f, args, kwargs, False)
-        as_given.linearize(as_given.point)  # its own exception is the caller's to see
-        return as_given
-    return problem
+    except Exception:  # whatever `f` refuses with
+        return False
+    return True
 
 
 def _differentiable_part(problem: Problem) -> tuple[Problem, list[str]]:
@@ -245,7 +251,9 @@ class _Check:
             point = np.where(point == 0, nudge, point * (1 + nudge))
         if self.failures:
             return self.made("failed", "", attempt)
-        return self.made("skipped" if attempt.inconclusive else "passed", attempt.inconclusive, attempt)
+        return self.made(
+            "skipped" if attempt.inconclusive else "passed", attempt.inconclusive, attempt
+        )
 
     def made(self, status: str, reason: str, attempt: _Attempt | None) -> GradCheckReport:
         return GradCheckReport(
@@ -303,7 +311,9 @@ class _Check:
         if full:
             directions = Vectors.units(domain, self.rng, together=False)
         else:
-            directions = Vectors.random(domain, self.rng, self.options.directions, self.scales(point))
+            directions = Vectors.random(
+                domain, self.rng, self.options.directions, self.scales(point)
+            )
         steps = steps_of(domain, point, directions.rows, precision.step)
         if self.options.eps is not None:
             steps = np.full(len(directions.rows), self.options.eps)
@@ -455,9 +465,12 @@ class _Check:
         second_gradients = line.pull_back([np.ones(value.shape, value.dtype) for value in values])
         if written:
             yield GradientMismatch.plain(
-                "backward writes the incoming gradient", "compute out of place: grad * 2, not grad *= 2"
+                "backward writes the incoming gradient",
+                "compute out of place: grad * 2, not grad *= 2",
             )
-        for block, a, b in zip(problem.domain.blocks, first_gradients, second_gradients, strict=True):
+        for block, a, b in zip(
+            problem.domain.blocks, first_gradients, second_gradients, strict=True
+        ):
             if not _repeats(a, b, tolerance):
                 yield GradientMismatch.plain(
                     f"two backward runs give different gradients of {block.name}",
@@ -466,7 +479,9 @@ class _Check:
         yield from self.absent(line, values)
         for block, array, tensor in zip(problem.domain.blocks, before, line.inputs, strict=True):
             if not same_bytes(array, tensor.detach().numpy()):  # type: ignore[attr-defined]
-                yield GradientMismatch.plain(f"{block.name} was written", "the rule writes an input")
+                yield GradientMismatch.plain(
+                    f"{block.name} was written", "the rule writes an input"
+                )
 
     def absent(self, line: Linearization, values: list[Array]) -> Iterator[GradientMismatch]:
         """Compare an absent incoming gradient with one that is zero."""
@@ -475,10 +490,14 @@ class _Check:
         for position, value in enumerate(values):
             one = np.ones(value.shape, value.dtype)
             alone = [one if k == position else None for k in range(len(values))]
-            zeros = [one if k == position else np.zeros(v.shape, v.dtype) for k, v in enumerate(values)]
+            zeros = [
+                one if k == position else np.zeros(v.shape, v.dtype) for k, v in enumerate(values)
+            ]
             domain = self.problem.domain
             a, b = domain.pack(line.pull_back(alone)), domain.pack(line.pull_back(zeros))
-            if not np.allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max(initial=0), equal_nan=True):
+            if not np.allclose(
+                a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max(initial=0), equal_nan=True
+            ):
                 name = self.problem.result_name(position)
                 yield GradientMismatch.plain(
                     f"with a gradient for {name} only, absent gradients do not act as zeros",

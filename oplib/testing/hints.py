@@ -103,18 +103,20 @@ def hint_for(evidence: Evidence) -> str:
 
 
 def _conjugate(e: Evidence) -> str:
-    """``conj(g)`` matches, for real incoming gradients."""
-    if not e.x.is_complex:
+    """``conj(g)`` matches for real incoming gradients, or ``-g`` for imaginary ones only."""
+    real = slice(e.y.start, e.y.start + e.y.size)
+    given, true = e.given[real].copy(), e.true[real]
+    if e.x.is_complex:
+        given[:, e.x.size :] *= -1
+        missing = _close(given, true) and not _close(e.given[real], true)
+    else:
+        imaginary = slice(real.stop, e.y.stop)
+        missing = _agree(given, true) and _close(-e.given[imaginary], e.true[imaginary])
+    if not missing:
         return ""
-    rows = slice(e.y.start, e.y.start + e.y.size)  # those of real parts
-    given, true = e.given[rows].copy(), e.true[rows]
-    given[:, e.x.size :] *= -1
-    if _close(given, true) and not _close(e.given[rows], true):
-        return (
-            "a conjugate is missing or surplus: the gradient of a holomorphic f is "
-            "grad * conj(f'(x))"
-        )
-    return ""
+    return (
+        "a conjugate is missing or surplus: the gradient of a holomorphic f is grad * conj(f'(x))"
+    )
 
 
 def _jvp(e: Evidence) -> str:
@@ -185,7 +187,9 @@ def _result_missing(e: Evidence) -> str:
         for block in e.codomain.blocks:
             rest = true - seed[block.range] @ e.true[block.range]
             if _close(given, rest) or not (given.any() or rest.any()):
-                return f"with several incoming gradients, the contribution of {block.name} is missing"
+                return (
+                    f"with several incoming gradients, the contribution of {block.name} is missing"
+                )
         return "right for each result alone, wrong when several gradients come in"
     return ""
 
@@ -194,8 +198,7 @@ def _zero(e: Evidence) -> str:
     """The rule returns nothing."""
     if np.linalg.norm(e.given) <= 1e-4 * np.linalg.norm(e.true):
         return (
-            "the rule returns zero; or a value was detached, for example by computing in NumPy "
-            "code"
+            "the rule returns zero; or a value was detached, for example by computing in NumPy code"
         )
     return ""
 
@@ -212,9 +215,7 @@ def _other_argument(e: Evidence) -> str:
 def _broadcast_axes(small: tuple[int, ...], large: tuple[int, ...]) -> list[int]:
     """Return the axes of `large` along which `small` is repeated."""
     lead = len(large) - len(small)
-    if lead < 0 or any(
-        n not in (1, m) for n, m in zip(small, large[lead:], strict=True)
-    ):
+    if lead < 0 or any(n not in (1, m) for n, m in zip(small, large[lead:], strict=True)):
         return []
     return [
         axis

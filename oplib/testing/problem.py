@@ -204,7 +204,9 @@ def _site(function: Any) -> str:
         layer = getattr(function, "__self__", None)
         return function_site(getattr(layer, "backward", function))
     rule = function.top(GRADIENT)
-    return f"gradient rule at {rule.source}" if rule is not None else str(function.definition_source)
+    return (
+        f"gradient rule at {rule.source}" if rule is not None else str(function.definition_source)
+    )
 
 
 def _argument_names(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
@@ -253,7 +255,7 @@ def derivative(problem: Problem, rng: np.random.Generator) -> Problem:
 
     named = [*inputs, *seeds]
     return Problem(
-        name=f"the gradient of {problem.name}",
+        name=problem.name,
         site=problem.site,
         forward=forward,
         domain=Space.of(named),

@@ -50,12 +50,16 @@ class GradientMismatch:
         return GradientMismatch(message=message, hint=hint)
 
     def __str__(self) -> str:
-        lines = [self.message] if self.message else [
-            f"gradient of {self.input} through {self.result}",
-            f"  analytic  {self.analytic:.12g}",
-            f"  numeric   {self.numeric:.12g} ± {self.error:.1g}",
-            f"  {self.wrong} of {self.total} entries disagree",
-        ]
+        lines = (
+            [self.message]
+            if self.message
+            else [
+                f"gradient of {self.input} through {self.result}",
+                f"  analytic  {self.analytic:.12g}",
+                f"  numeric   {self.numeric:.12g} ± {self.error:.1g}",
+                f"  {self.wrong} of {self.total} entries disagree",
+            ]
+        )
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
@@ -105,7 +109,9 @@ class GradCheckReport:
         return self.status == "passed"
 
     def __str__(self) -> str:
-        what = {1: "gradcheck", 2: "gradgradcheck"}.get(self.order, f"gradcheck, order {self.order},")
+        what = {1: "gradcheck", 2: "gradgradcheck"}.get(
+            self.order, f"gradcheck, order {self.order},"
+        )
         kind = "all entries" if self.full else "random directions"
         counts = f"{self.entries} numbers, {kind}, seed {self.seed}"
         if self.left_out:

@@ -230,7 +230,7 @@ def test_members_of_registered_enums_and_operators_are_literals() -> None:
     try:
         assert "my.any(x, [tests.Mode.SUM, std.add.Scalar], b=my.log)" in str(graph)
         assert read(str(graph)) == graph
-        with pytest.raises(CaptureError, match="no operator `tests.Mode.MAX`"):
+        with pytest.raises(CaptureError, match=r"no operator `tests\.Mode\.MAX`"):
             parse(str(graph).replace("SUM", "MAX"), resolve=_resolve)
     finally:
         with_name.remove()
