@@ -1,42 +1,227 @@
-"""oplib (work in progress map)."""
+"""oplib: custom operators in plain Python on NumPy, one eager autograd engine, functional graphs.
+
+An operator is a schema and its facets: kernels per backend, a shape rule, a gradient rule. Define one
+with `custom_op` or `Library`, and it runs eagerly with gradients, on fake tensors that carry only
+shapes, and in captured graphs.
+
+The map, from the ground up; every module says in its first paragraph what it holds:
+
+    schema/         the language of operator interfaces
+    dispatch/       operators, registrations, and the plan of a call
+    tensor/         Tensor, storage, views as geometries, gradient records
+    library         registration: Library, custom_op, impl, register_*
+    shapes, prims   helpers for shape rules; the operators the framework itself calls
+    backends/       NumPy (and others): from Tensors to kernels on arrays
+    autograd/       the engine, families of views, PyLayer
+    meta            tensors without data
+    functionalize/  programs that write, run so that nothing below does
+    graph/          the graph: text, verifier, evaluator, passes
+    program/        capture
+    std/            the built-in operators, also the tutorial
+    testing/        gradcheck and opcheck
+
+This module is the one place that installs stages and fills tables. Built-in operators are functions
+of it (``oplib.exp``), looked up in namespace ``std`` when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from . import autograd, meta, std
 from ._state import copy_state
-from .dispatch.registry import get_op, has_op, list_ops, ops, pending
+from .autograd import family, general_grad, hooks
+from .autograd.general_grad import grad
+from .autograd.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from .autograd.pylayer import PyLayer, PyLayerContext, once_differentiable
+from .autograd.stage import AutogradStage
+from .backends import numpy as numpy_backend
+from .backends.stage import BackendStage
+from .dispatch import registry
 from .dispatch.explain import explain
 from .dispatch.interpreter import DispatchMode, InterpreterStage
+from .dispatch.operator import Operator, OperatorPacket
 from .dispatch.plan import install_stage
-from .dispatch import registry as _registry
-from .library import *
-from .library import Library, custom_op, impl
-from .tensor.tensor import Tensor, tensor_from_array as from_numpy, engine
-from .tensor.methods import install_methods
-from .tensor.protocols import install_protocols
-from .backends import numpy as _np
-from .backends.stage import BackendStage
-from .schema import register_annotation, TensorType
+from .dispatch.registry import get_op, has_op, list_ops, ops, pending
+from .dispatch.tags import Tag
 from .dtypes import Device
-install_methods(); install_protocols(); _np.install()
-install_stage(BackendStage()); install_stage(InterpreterStage())
-register_annotation(Tensor, TensorType(), "tensor")
-from . import prims
-from .autograd import family, hooks, general_grad, stage
-from .autograd.general_grad import grad, backward
-from .autograd.modes import no_grad, enable_grad, set_grad_enabled
-engine.refresh=family.refresh; engine.backward=backward
-for n in ("register_hook","register_post_accumulate_grad_hook","retain_grads","set_grad","set_requires_grad"): setattr(engine,n,getattr(hooks,n))
-install_stage(stage.AutogradStage()); install_stage(family.ViewStage())
-
-from . import meta, std
-from .meta import FakeTensorMode, get_ctx
-meta.install(); install_stage(meta.MetaStage())
-from .tensor.methods import operator_function
-from .functionalize import interpreter as _fi
+from .errors import (
+    AliasError,
+    ArgumentError,
+    AutogradError,
+    CaptureError,
+    DataDependentError,
+    DispatchError,
+    FakeTensorError,
+    GuardError,
+    OpCheckError,
+    OperatorNotFoundError,
+    OperatorRemovedError,
+    OplibError,
+    RegistrationError,
+    RegistrationWarning,
+    ReturnError,
+    SchemaError,
+)
+from .functionalize import interpreter as functional_interpreter
 from .functionalize.interpreter import functionalize
-_fi.install()
-from .program import program as _pp, recorder as _pr
+from .library import (
+    Library,
+    custom_op,
+    define,
+    impl,
+    infer_schema,
+    override,
+    register_autograd,
+    register_fake,
+    register_functional,
+    register_kernel,
+    register_samples,
+    register_view,
+    register_vjp,
+    scoped_library,
+)
+from .meta import FakeTensorMode, get_ctx
+from .program import program as captured_program
+from .program import recorder
 from .program.capture import capture
-_pp.install(); _pr.install()
-def __getattr__(name):
-    if name.startswith("__"): raise AttributeError(name)
-    from .dispatch.registry import has_op
-    if has_op("std::"+name): return operator_function(name)
-    raise AttributeError(name)
+from .program.program import Program
+from .schema import SchemaType, TensorType, register_annotation, register_opaque_type
+from .shapes import TensorSpec, result_type
+from .tensor import methods, protocols
+from .tensor.tensor import Tensor, engine
+from .tensor.tensor import tensor_from_array as from_numpy
+
+__version__ = "0.1.0"
+
+CREATION: Final = (
+    *("arange", "empty", "empty_like", "eye", "full", "full_like", "linspace"),
+    *("ones", "ones_like", "tensor", "zeros", "zeros_like"),
+)
+"""Functions that make tensors, from `std/creation.py`."""
+
+__all__ = [
+    "AliasError",
+    "ArgumentError",
+    "AutogradError",
+    "CaptureError",
+    "DataDependentError",
+    "Device",
+    "DispatchError",
+    "DispatchMode",
+    "FakeTensorError",
+    "FakeTensorMode",
+    "GuardError",
+    "Library",
+    "OpCheckError",
+    "Operator",
+    "OperatorNotFoundError",
+    "OperatorPacket",
+    "OperatorRemovedError",
+    "OplibError",
+    "Program",
+    "PyLayer",
+    "PyLayerContext",
+    "RegistrationError",
+    "RegistrationWarning",
+    "ReturnError",
+    "SchemaError",
+    "SchemaType",
+    "Tag",
+    "Tensor",
+    "TensorSpec",
+    "autograd",
+    "capture",
+    "copy_state",
+    "custom_op",
+    "define",
+    "enable_grad",
+    "explain",
+    "from_numpy",
+    "functionalize",
+    "get_ctx",
+    "get_op",
+    "grad",
+    "has_op",
+    "impl",
+    "infer_schema",
+    "is_grad_enabled",
+    "list_ops",
+    "meta",
+    "no_grad",
+    "once_differentiable",
+    "ops",
+    "override",
+    "pending",
+    "register_autograd",
+    "register_fake",
+    "register_functional",
+    "register_kernel",
+    "register_opaque_type",
+    "register_samples",
+    "register_view",
+    "register_vjp",
+    "result_type",
+    "scoped_library",
+    "set_grad_enabled",
+    *CREATION,
+]
+
+
+def _install() -> None:
+    """Fill the tables that lower floors consult."""
+    numpy_backend.install()
+    meta.install()
+    functional_interpreter.install()
+    recorder.install()
+    captured_program.install()
+    for stage in (
+        BackendStage(),
+        meta.MetaStage(),
+        InterpreterStage(),
+        AutogradStage(),
+        family.ViewStage(),
+    ):
+        install_stage(stage)
+    engine.backward = general_grad.backward
+    engine.refresh = family.refresh
+    engine.register_hook = hooks.register_hook
+    engine.register_post_accumulate_grad_hook = hooks.register_post_accumulate_grad_hook
+    engine.retain_grads = hooks.retain_grads
+    engine.set_grad = hooks.set_grad
+    engine.set_requires_grad = hooks.set_requires_grad
+    methods.install_methods()
+    protocols.install_protocols()
+    register_annotation(Tensor, TensorType(), "tensor")
+    registry.DEFINITION_LISTENERS.append(_forget)
+
+
+def _forget(qualname: str) -> None:
+    """Look a built-in operator up again after its definition changed."""
+    namespace, _, name = qualname.partition("::")
+    if namespace == "std" and isinstance(globals().get(name), Operator):
+        del globals()[name]
+
+
+def __getattr__(name: str) -> Any:
+    """Find a creation function, a built-in operator, or the package `testing`."""
+    if name in CREATION:
+        found = getattr(importlib.import_module(f"{__name__}.std.creation"), name)
+    elif name == "testing":
+        found = importlib.import_module(f"{__name__}.testing")
+    elif not name.startswith("_") and has_op(f"std::{name}"):
+        found = get_op(f"std::{name}")
+    else:
+        raise AttributeError(f"module 'oplib' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    std.load_all()
+    names = {name.partition("::")[2] for name in list_ops("std")}
+    return sorted({*__all__, "testing", *names})
+
+
+_install()

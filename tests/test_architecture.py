@@ -42,7 +42,8 @@ FLOORS: Floors = (
     (
         package(
             "schema",
-            "types literals model rules lexer hints syntax annotations infer signature",
+            "types literals defaults model callables signature rules lexer hints cursor "
+            "literal_syntax type_syntax syntax annotations infer",
         ),
     ),
     # 2: things with `._keys`
@@ -57,7 +58,8 @@ FLOORS: Floors = (
     (
         package(
             "tensor",
-            "geometry strided view_rules storage grad_meta meta_array tensor methods protocols",
+            "geometry strided view_rules addressing storage grad_meta meta_array tensor methods "
+            "protocols",
         ),
     ),
     # 4: registration
@@ -65,26 +67,39 @@ FLOORS: Floors = (
     # 5: stages and interpreters
     (
         package("backends", "entries results stage numpy"),
-        package("autograd", "wrapper engine general_grad modes hooks family pylayer stage"),
+        package(
+            "autograd",
+            "guard wrapper engine general_grad modes family hooks returned context general "
+            "pylayer stage",
+        ),
         loose("meta"),
-        package("functionalize", "storage opaque interpreter"),
+        package("functionalize", "storage opaque outcome interpreter"),
         package(
             "graph",
-            "literals ir compare builder text parse verify evaluate source passes.dead_code passes",
+            "literals values names ir builder text compare draw tokens operands parse fitting "
+            "invariants verify evaluate source passes.manager passes.dead_code passes.cse passes",
         ),
         loose("amp"),
     ),
     # 6: what combines siblings
-    (package("program", "capture program compile"), loose("checked")),
+    (package("program", "program recorder capture compile"), loose("checked")),
     # 7: built-in operators
     (
         package(
             "std",
-            "elementwise reductions views indexing linalg creation inplace nn complex random fft",
+            "declare elementwise comparison joining reductions views indexing linalg creation "
+            "inplace nn complex random fft",
         ),
     ),
     # 8: what looks at the whole
-    (package("testing", "sampling gradcheck opcheck pytest_plugin"), loose("__main__")),
+    (
+        package(
+            "testing",
+            "compare space hints report problem differences entries sampling gradcheck opcheck "
+            "pytest_plugin",
+        ),
+        loose("__main__"),
+    ),
 )
 
 ROOT = ""  # the name of oplib/__init__.py among the modules: the map, which may import everything

@@ -269,7 +269,8 @@ class Run:
 
     def _call(self, node: GradNode, held: Any) -> Sequence[Any] | None:
         """Run one node's rule; None if nothing arrived at it."""
-        if node.saved is None:
+        saved = node.saved
+        if saved is None:
             raise AutogradError(
                 f"{node.name()}: second backward through the graph; its saved values were freed\n"
                 "  pass retain_graph=True to the first backward, or sum the losses"
@@ -283,7 +284,7 @@ class Run:
         if hooks is not None and hooks.pre:
             incoming = _run_prehooks(node, hooks, incoming)
         try:
-            outgoing = node.kind.backward(node, incoming)
+            outgoing = node.kind.backward(node, saved, incoming)
         except BaseException as error:
             _add_note(node, error)
             raise

@@ -170,15 +170,17 @@ class _Split:
         return view_as_complex(contiguous_last(flat)) if self.root_to_real else flat
 
 
-def _derive_backward(node: GradNode, gradient: Tensor) -> tuple[Tensor | None]:
-    assert node.saved is not None
-    split: _Split = node.saved[0]
+def _derive_backward(
+    node: GradNode, saved: tuple[Any, ...], gradient: Tensor
+) -> tuple[Tensor | None]:
+    split: _Split = saved[0]
     return (split.into_root(gradient) if node.edges[0] is not None else None,)
 
 
-def _rebase_backward(node: GradNode, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    assert node.saved is not None
-    split: _Split = node.saved[0]
+def _rebase_backward(
+    node: GradNode, saved: tuple[Any, ...], gradient: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    split: _Split = saved[0]
     root, view = node.edges
     return (
         split.outside(gradient) if root is not None else None,

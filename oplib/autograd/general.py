@@ -23,12 +23,11 @@ from ..dispatch.operator import Operator, Plan
 from ..dtypes import is_inexact
 from ..errors import AutogradError
 from ..shapes import TensorSpec
-from ..tensor.grad_meta import AutogradMeta, NodeKind, WideGradNode, new_meta
+from ..tensor.grad_meta import AutogradMeta, NodeKind, WideGradNode, move_retained, new_meta
 from ..tensor.tensor import Tensor
 from .context import NOTHING_KEPT, OperatorContext
 from .engine import zeros_for
 from .family import check_write, derive_from, rebase
-from .hooks import move_retained
 from .returned import Argument, needs_of, spread
 from .wrapper import PackedTensor, TensorWrapper, recover, recover_output, save, save_copy
 
@@ -103,12 +102,12 @@ class _Call:
         self.first_edge: dict[str, int] = {}
         layout: list[int | None] = []
         for argument, value in zip(op.schema.arguments, args, strict=True):
-            self.arguments.append(Argument(argument.name, argument.name in tensors, value))
-            if argument.name in tensors:
-                self.first_edge[argument.name] = len(self.inputs)
-                found = tensor_leaves([value])
-                layout.append(None if isinstance(value, Tensor) else len(found))
-                self.inputs += found
+            name, start = argument.name, len(self.inputs)
+            self.arguments.append(Argument(name, value, self.inputs, name in tensors))
+            if name in tensors:
+                self.first_edge[name] = start
+                count = len(self.inputs) - start
+                layout.append(None if isinstance(value, Tensor) else count)
         self.layout = tuple(layout)
         self.edges = tuple(t.autograd_meta if t._keys & AUTOGRAD else None for t in self.inputs)
 
@@ -266,9 +265,10 @@ class _Recorder:
 
     # ------------------------------------------------------------------ backward
 
-    def _backward(self, node: WideGradNode, incoming: list[Tensor | None]) -> list[Any]:
-        assert node.saved is not None
-        saved, arguments, needs, context, _ = node.saved
+    def _backward(
+        self, node: WideGradNode, kept: tuple[Any, ...], incoming: list[Tensor | None]
+    ) -> list[Any]:
+        saved, arguments, needs, context, _ = kept
         rule = self.rule if self.rule is not None else self.op.gradient_rule
         if rule is None:
             raise AutogradError(f"{self.op.qualname} has no gradient rule\n  {missing_rule_message(self.op)}")

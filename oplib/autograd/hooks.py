@@ -9,14 +9,19 @@ Imports floors 0 to 4, `engine.py`, `family.py`.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _state
 from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS
 from ..errors import ArgumentError, AutogradError
-from ..tensor.grad_meta import AccumulationNode, AutogradMeta, HookHandle, add_hook
+from ..tensor.grad_meta import (
+    AccumulationNode,
+    AutogradMeta,
+    HookHandle,
+    add_hook,
+    watch_retained,
+)
 from ..tensor.tensor import Tensor, leaf_meta_of
 from .family import refresh
 
@@ -80,19 +85,7 @@ def retain_grads(tensor: Tensor) -> None:
     meta = _meta_of(tensor, "retain_grads")
     if not isinstance(meta.grad_node, AccumulationNode) and meta.retained is None:
         meta.retained = [None]
-        _watch(meta)
-
-
-def _watch(meta: AutogradMeta) -> None:
-    table = meta.grad_node._hooks().retain
-    table.setdefault(meta.position, []).append(weakref.ref(meta))
-
-
-def move_retained(new: AutogradMeta, old: AutogradMeta) -> None:
-    """Let a handle that was written to retain the gradient of its new value."""
-    new.retained, old.retained = old.retained, None
-    if new.retained is not None:
-        _watch(new)
+        watch_retained(meta)
 
 
 def set_requires_grad(tensor: Tensor, value: bool) -> None:

@@ -13,13 +13,13 @@ import functools
 import inspect
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from .. import _state
 from ..dispatch.keys import AUTOGRAD
 from ..errors import ArgumentError
 
-__all__ = ["enable_grad", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+__all__ = ["enable_grad", "grad_off", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +32,14 @@ def is_grad_enabled() -> bool:
 def _with_mode(state: _state.State, enabled: bool) -> _state.State:
     user = state.user | AUTOGRAD if enabled else state.user & ~AUTOGRAD
     return state if user == state.user else state.replace(user=user)
+
+
+_DEFAULT_OFF: Final = _with_mode(_state.DEFAULT_STATE, False)
+
+
+def grad_off(state: _state.State) -> _state.State:
+    """Return `state` with recording off (without making it anew for the most common one)."""
+    return _DEFAULT_OFF if state is _state.DEFAULT_STATE else _with_mode(state, False)
 
 
 class _GradMode:

@@ -9,14 +9,14 @@ Imports floors 0 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._text import did_you_mean, join_names
 from ..errors import AutogradError
 from ..tensor.tensor import Tensor
 
-__all__ = ["Argument", "spread"]
+__all__ = ["Argument", "count_of", "mirrored", "needs_of", "spread", "structure_of"]
 
 
 class Argument:
@@ -25,34 +25,55 @@ class Argument:
     Attributes
     ----------
     name : str
-    tensor : bool
-        Whether it can hold tensors (its value counts in a tuple of tensor gradients).
     structure : object
-        None for a leaf that is no tensor, True for a tensor, or a list, tuple or dict of these.
+        None for a leaf that is no tensor, True for a tensor, or a list or dict of these.
+    tensor : bool
+        Whether it holds tensors (its value counts in a tuple of tensor gradients).
     """
 
     __slots__ = ("name", "structure", "tensor")
 
-    def __init__(self, name: str, tensor: bool, value: Any) -> None:
+    def __init__(
+        self, name: str, value: Any, found: list[Tensor], tensor: bool | None = None
+    ) -> None:
+        before = len(found)
         self.name = name
-        self.tensor = tensor
-        self.structure = _structure(value)
+        self.structure = structure_of(value, found)
+        self.tensor = len(found) > before if tensor is None else tensor
 
     @classmethod
     def plain(cls, name: str, tensor: bool) -> Argument:
         """Return the description of an argument that is one tensor, or no tensor at all."""
-        argument = cls(name, tensor, None)
+        argument = cls(name, None, [], tensor)
         argument.structure = True if tensor else None
         return argument
 
+    @property
+    def length(self) -> int | None:
+        """None for a single tensor, else the number of tensors."""
+        return None if self.structure is True else count_of(self.structure)
 
-def _structure(value: Any) -> Any:
+
+def structure_of(value: Any, found: list[Tensor]) -> Any:
+    """Return the structure of a value (see `Argument`), and append its tensors to `found`."""
     if isinstance(value, Tensor):
+        found.append(value)
         return True
     if isinstance(value, list | tuple):
-        return [_structure(element) for element in value]
+        return [structure_of(element, found) for element in value]
     if isinstance(value, dict):
-        return {key: _structure(element) for key, element in value.items()}
+        return {key: structure_of(element, found) for key, element in value.items()}
+    return None
+
+
+def mirrored(structure: Any, flat: Iterator[Any]) -> Any:
+    """Return values from `flat` nested like a structure, with None for what is no tensor."""
+    if structure is True:
+        return next(flat)
+    if isinstance(structure, list):
+        return [mirrored(element, flat) for element in structure]
+    if isinstance(structure, dict):
+        return {key: mirrored(element, flat) for key, element in structure.items()}
     return None
 
 
@@ -129,7 +150,7 @@ def _from_dict(
     for argument in arguments:
         if not argument.tensor:
             continue
-        count = _count(argument.structure)
+        count = count_of(argument.structure)
         if any(needed[position : position + count]) and argument.name not in result:
             missing = join_names([argument.name])
             raise AutogradError(f"{node}: no gradient returned for {missing}; None states there is none")
@@ -137,13 +158,14 @@ def _from_dict(
     return [result.get(name) for name in names]
 
 
-def _count(structure: Any) -> int:
+def count_of(structure: Any) -> int:
+    """Return the number of tensors in a structure."""
     if structure is True:
         return 1
     if isinstance(structure, list):
-        return sum(_count(element) for element in structure)
+        return sum(count_of(element) for element in structure)
     if isinstance(structure, dict):
-        return sum(_count(element) for element in structure.values())
+        return sum(count_of(element) for element in structure.values())
     return 0
 
 
@@ -152,7 +174,7 @@ def _flatten(structure: Any, value: Any, flat: list[Any], name: str, node: str) 
     if structure is True:
         flat.append(value)
     elif value is None:
-        flat.extend([None] * _count(structure))
+        flat.extend([None] * count_of(structure))
     elif isinstance(structure, list):
         _flatten_sequence(structure, value, flat, name, node)
     elif isinstance(structure, dict):
@@ -170,10 +192,10 @@ def _flatten(structure: Any, value: Any, flat: list[Any], name: str, node: str) 
 def _flatten_sequence(
     structure: list[Any], value: Any, flat: list[Any], name: str, node: str
 ) -> None:
-    holding = [element for element in structure if _count(element)]
+    holding = [element for element in structure if count_of(element)]
     if isinstance(value, list | tuple) and len(value) == len(structure):
         for element, part in zip(structure, value, strict=True):
-            if _count(element) or part is not None:
+            if count_of(element) or part is not None:
                 _flatten(element, part, flat, name, node)
     elif isinstance(value, list | tuple) and len(value) == len(holding):
         for element, part in zip(holding, value, strict=True):

@@ -21,10 +21,9 @@ from ..dispatch.source import generate, local_name, tuple_text
 from ..errors import AutogradError
 from ..schema import OptionalType, TensorType
 from ..shapes import TensorSpec
-from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind
+from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, move_retained
 from .family import check_write, rebase
 from .general import general_plan, missing_rule_message, record_view
-from .hooks import move_retained
 from .returned import Argument, spread
 from .wrapper import recover, recover_output, save, save_copy
 
@@ -242,12 +241,12 @@ class _PlainPlan:
     # ------------------------------------------------------------------ the backward
 
     def _backward(self) -> Any:
-        """Generate ``backward(node, grad)``."""
-        lines = ["def backward(node, grad):"]
+        """Generate ``backward(node, saved, grad)``."""
+        lines = ["def backward(node, saved, grad):"]
         edges = "".join(f"_op_m_{name}, " for name in self.tensors)
         lines.append(f"    ({edges}) = node.edges")
         if self.saved:
-            lines.append(f"    ({''.join(f'_op_s_{word}, ' for word in self.saved)}) = node.saved")
+            lines.append(f"    ({''.join(f'_op_s_{word}, ' for word in self.saved)}) = saved")
         if self.rule.style == "fused":
             lines += self._fused_lines()
         else:

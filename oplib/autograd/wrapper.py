@@ -25,6 +25,7 @@ __all__ = [
     "PackedTensor",
     "Record",
     "TensorWrapper",
+    "moved_on",
     "recover",
     "recover_output",
     "save",
@@ -66,6 +67,16 @@ def save(tensor: Tensor | None) -> Any:
     if hooks is not None:
         return _pack(tensor, keys, hooks)
     return TensorWrapper(tensor.array, storage, storage.version, keys)
+
+
+def moved_on(record: Any, storage: Storage) -> Any:
+    """Return the record of a tensor of `storage` at its current version; others unchanged."""
+    if type(record) is PackedTensor:
+        if record.storage is storage:
+            record.version = storage.version
+    elif record is not None and record[1] is storage:
+        return TensorWrapper(record[0], storage, storage.version, record[3])
+    return record
 
 
 def save_copy(tensor: Tensor) -> Any:

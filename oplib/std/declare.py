@@ -26,6 +26,7 @@ __all__ = [
     "STD",
     "Array",
     "Rule",
+    "allocate",
     "composite",
     "declare",
     "inexact",
@@ -85,3 +86,15 @@ def inexact(x: Any) -> Array:
     """Return an array or number as an array of its `inexact_dtype`."""
     array = np.asarray(x)
     return array.astype(inexact_dtype(array.dtype), copy=False)
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def allocate(spec: TensorSpec) -> Array:
+    """Return an uninitialised array of the shape, dtype and layout that a fake rule promised."""
+    if spec.strides is None or len(spec.shape) < 2:
+        return np.empty(spec.shape, spec.dtype)
+    outermost_first = sorted(range(spec.ndim), key=lambda axis: -spec.strides[axis])
+    memory = np.empty([spec.shape[axis] for axis in outermost_first], spec.dtype)
+    return memory.transpose(np.argsort(outermost_first))

@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..shapes import TensorSpec, normalize_dim, result_type
 from ..tensor.geometry import keep_layout
 from ..tensor.tensor import Tensor
-from .declare import Array, declare
+from .declare import Array, allocate, declare
 
 __all__ = ["concat", "stack"]
 
@@ -62,10 +62,7 @@ def _concat(xs: list[Array], dim: int) -> Array:
     spec = _joined(xs, dim)
     if all(x.flags.c_contiguous for x in xs):
         return np.concatenate(xs, dim)
-    order = sorted(range(spec.ndim), key=lambda axis: -spec.strides[axis] if spec.strides else 0)
-    memory = np.empty([spec.shape[axis] for axis in order], spec.dtype)
-    out = memory.transpose(np.argsort(order))
-    return np.concatenate(xs, dim, out=out)
+    return np.concatenate(xs, dim, out=allocate(spec))
 
 
 concat.register_fake(_joined)

@@ -29,8 +29,11 @@ __all__ = [
     "NodeKind",
     "ViewRecord",
     "WideGradNode",
+    "add_hook",
+    "move_retained",
     "new_leaf_meta",
     "new_meta",
+    "watch_retained",
 ]
 
 # Note [Metas and edges]
@@ -110,15 +113,24 @@ class NodeKind:
     op : object
         What was called: an Operator, a PyLayer class, or a name.
     backward : callable
-        ``backward(node, gradient)``, or ``backward(node, gradients)`` with a list when the node has
-        several outputs; returns one gradient or None per edge.
+        ``backward(node, saved, gradient)``, with a list of gradients for a `WideGradNode`; returns
+        one gradient or None per edge. It gets what was in ``node.saved``, which another thread may
+        clear meanwhile.
+    edge_name : callable or None
+        ``edge_name(node, saved, index)``: what users call an edge, where the schema cannot say it.
     """
 
-    __slots__ = ("backward", "op")
+    __slots__ = ("backward", "edge_name", "op")
 
-    def __init__(self, op: Any, backward: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        op: Any,
+        backward: Callable[..., Any],
+        edge_name: Callable[..., str] | None = None,
+    ) -> None:
         self.op = op
         self.backward = backward
+        self.edge_name = edge_name
 
 
 class GradNode:
@@ -413,6 +425,18 @@ def new_leaf_meta(shape: tuple[int, ...], dtype: Any, leaf: Any) -> AutogradMeta
     meta.dtype = dtype
     meta.retained = None
     return meta
+
+
+def move_retained(new: AutogradMeta, old: AutogradMeta) -> None:
+    """Let a handle whose value has a new record retain the gradient of that."""
+    new.retained, old.retained = old.retained, None
+    watch_retained(new)
+
+
+def watch_retained(meta: AutogradMeta) -> None:
+    """Have the node of a record that retains its gradient store it there."""
+    table = meta.grad_node._hooks().retain
+    table.setdefault(meta.position, []).append(weakref.ref(meta))
 
 
 # ---------------------------------------------------------------------- hooks

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-import oplib
 from oplib.dispatch.facets import calling_source
 from oplib.dispatch.operator import Operator
+from oplib.dispatch.registry import get_op
+from oplib.dtypes import Device
 from oplib.graph import (
+    Constant,
     Graph,
     GraphBuilder,
     Reference,
@@ -24,6 +26,7 @@ from oplib.graph import (
     parse,
 )
 from oplib.graph.literals import array_digest
+from oplib.library import Library
 from oplib.schema import parse as parse_schema
 from oplib.tensor.geometry import Geometry, extent
 from oplib.tensor.tensor import Tensor, tensor_from_array
@@ -34,12 +37,11 @@ F32 = np.dtype(np.float32)
 LOG: list[Any] = []
 """What ``gt::log`` was called with."""
 
-_library = oplib.Library("gt", "DEF")
+_library = Library("gt", "DEF")
 
 
 def _define(schema: str, kernel: Any = None, **options: Any) -> AnyOperator:
-    op: Any = _library.define(schema, **options)
-    op = oplib.get_op(str(op))
+    op: AnyOperator = get_op(str(_library.define(schema, **options)))
     if kernel is not None:
         _library.impl(op, kernel, "CPU")
     return op
@@ -172,7 +174,7 @@ literals = st.recursive(
     | floats
     | st.complex_numbers(allow_nan=False)
     | st.text(max_size=6)
-    | st.sampled_from([F32, np.dtype("u1"), np.dtype("?"), oplib.Device("npu", 1), ...])
+    | st.sampled_from([F32, np.dtype("u1"), np.dtype("?"), Device("npu", 1), ...])
     | st.builds(slice, st.none() | st.integers(), st.none() | st.integers(), st.none()),
     lambda inner: (
         st.lists(inner, max_size=3)
@@ -206,7 +208,7 @@ def graphs(draw: st.DrawFn, *, runnable: bool = True) -> Graph:
     results += draw(st.sampled_from([[], [[draw(pick)]], [{"a": draw(pick)}]]))
     if results and draw(st.booleans()):
         results.append(Same(0))
-    constants = {node.value for node in builder.nodes if hasattr(node, "data")}
+    constants = {node.value for node in builder.nodes if isinstance(node, Constant)}
     free = [value for value in values if value not in constants]
     if draw(st.booleans()):
         results.append(Reference(draw(st.sampled_from(free)), at(2, strides=[1], offset=1)))

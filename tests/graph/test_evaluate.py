@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oplib
+from oplib._dims import Facts
+from oplib._state import current
 from oplib.dispatch.keys import AUTOGRAD
+from oplib.dispatch.registry import get_op
 from oplib.errors import ArgumentError, CaptureError
 from oplib.graph import (
     Graph,
@@ -32,11 +34,13 @@ from oplib.graph import (
     constant_tensor,
     defined_values,
     evaluate,
+    parse,
     python_source,
     set_functionalized_runner,
     used_values,
 )
 from oplib.graph.literals import literal_key
+from oplib.library import Library
 from oplib.tensor.geometry import Geometry
 from tests.graph import helpers
 from tests.graph.helpers import (
@@ -196,9 +200,7 @@ def test_constants_can_be_supplied(run: Runner) -> None:
 
 
 def test_a_constant_without_its_bytes_is_named() -> None:
-    graph = oplib.graph.parse(
-        f"graph f():\n    c: f64[9] = constant(#sha256:{'0' * 64})\n    return c"
-    )
+    graph = parse(f"graph f():\n    c: f64[9] = constant(#sha256:{'0' * 64})\n    return c")
     with pytest.raises(CaptureError, match="parse the text with constants="):
         constant_tensor(graph.constants[0])
 
@@ -220,11 +222,11 @@ def test_nodes_under_no_grad_run_without_recording(run: Runner) -> None:
     recording: list[bool] = []
 
     def probe(x: Any) -> Any:
-        recording.append(bool(oplib._state.current().user & AUTOGRAD))
+        recording.append(bool(current().user & AUTOGRAD))
         return x * 2
 
-    with oplib.Library("gtgrad", "DEF") as library:
-        op = oplib.get_op(str(library.define("probe(Tensor x) -> Tensor")))
+    with Library("gtgrad", "DEF") as library:
+        op = get_op(str(library.define("probe(Tensor x) -> Tensor")))
         library.impl(op, probe, "CPU")
         builder = GraphBuilder("f")
         value = builder.placeholder("x", meta(1))
@@ -237,7 +239,7 @@ def test_nodes_under_no_grad_run_without_recording(run: Runner) -> None:
 
 @both_ways
 def test_symbols_get_their_numbers_from_the_results_that_bind_them(run: Runner) -> None:
-    facts = oplib._dims.Facts()
+    facts = Facts()
     n, m = facts.fresh(), facts.fresh()
     builder = GraphBuilder("f")
     x = builder.placeholder("x", meta(n))
@@ -252,7 +254,7 @@ def test_symbols_get_their_numbers_from_the_results_that_bind_them(run: Runner) 
 
 @both_ways
 def test_a_size_outside_its_interval_is_refused_where_it_is_bound(run: Runner) -> None:
-    size = oplib._dims.Facts().fresh(min=1, max=2)
+    size = Facts().fresh(min=1, max=2)
     builder = GraphBuilder("f")
     x = builder.placeholder("x", meta(3))
     builder.output(*builder.call(POSITIVE, (x,), (meta(size),)).results)
@@ -265,7 +267,7 @@ def test_a_size_outside_its_interval_is_refused_where_it_is_bound(run: Runner) -
 
 @both_ways
 def test_geometries_with_symbols_get_their_numbers(run: Runner) -> None:
-    size = oplib._dims.Facts().fresh()
+    size = Facts().fresh()
     builder = GraphBuilder("f")
     x = builder.placeholder("x", meta(size))
     last = Reference(x, Geometry(F32, (1,), (4,), (size - 1) * 4))
@@ -335,8 +337,8 @@ def test_values_are_freed_after_their_last_use(run: Runner) -> None:
         alive.append([i for i, r in enumerate(references) if r() is not None])
         return result
 
-    with oplib.Library("gtprobe", "DEF") as library:
-        op = oplib.get_op(str(library.define("probe(Tensor x) -> Tensor")))
+    with Library("gtprobe", "DEF") as library:
+        op = get_op(str(library.define("probe(Tensor x) -> Tensor")))
         library.impl(op, probe, "CPU")
         [result] = run(chain(*[(op,)] * 4), tensor(1, 2, 3))
     assert result.numpy().tolist() == [5, 6, 7]
@@ -385,8 +387,8 @@ def test_threads_may_run_one_graph_at_the_same_time(run: Runner) -> None:
 
 @both_ways
 def test_a_kernel_that_changes_its_list_does_not_change_the_graph(run: Runner) -> None:
-    with oplib.Library("gtlist", "DEF") as library:
-        op = oplib.get_op(str(library.define("grow(Tensor x, int[] n) -> Tensor")))
+    with Library("gtlist", "DEF") as library:
+        op = get_op(str(library.define("grow(Tensor x, int[] n) -> Tensor")))
         library.impl(op, lambda x, n: x + (n.append(1) or len(n)), "CPU")
         graph = chain((op, [7]))
         assert elements(run(graph, tensor(0, 0, 0))) == [[2, 2, 2]]

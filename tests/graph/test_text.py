@@ -12,6 +12,7 @@ from hypothesis import given
 from oplib.dtypes import Device
 from oplib.errors import CaptureError
 from oplib.graph import (
+    Dialect,
     Graph,
     GraphBuilder,
     Provenance,
@@ -20,6 +21,7 @@ from oplib.graph import (
     Same,
     TensorMeta,
     parse,
+    verify,
 )
 from oplib.schema import register_opaque_type
 from tests.graph.helpers import AnyOperator, at, graphs, meta, operator, reparsed
@@ -37,6 +39,15 @@ OPERATORS = {
         operator("std::select_scatter(Tensor x, Tensor v, int dim, int index) -> Tensor"),
         operator("std::reshape(Tensor(*) x, SymInt[] size) -> Tensor(*)"),
         operator("std::split(Tensor(a) x, int n) -> Tensor(a)[]"),
+        operator("std::transpose(Tensor(a) x, int[] dims) -> Tensor(a)"),
+        operator("std::unsqueeze(Tensor(a) x, int dim) -> Tensor(a)"),
+        operator("std::squeeze(Tensor(a) x, int dim) -> Tensor(a)"),
+        operator("std::clone(Tensor x) -> Tensor"),
+        operator("std::graft(Tensor x, Tensor history) -> Tensor"),
+        operator("std::foreach_add(Tensor[] xs, Tensor y) -> Tensor[]"),
+        operator("std::strided_get(Tensor x, int[] size, int[] stride, int offset) -> Tensor"),
+        operator("std::strided_put(Tensor x, Tensor v, int[] n, int[] s, int at) -> Tensor"),
+        operator("my::axpy_(Tensor(a!) y, Tensor x) -> ()"),
         operator("my::rms_norm(Tensor x, Tensor w, float eps=1e-05) -> Tensor"),
         operator("my::log(Tensor x) -> ()"),
         operator("my::both(Tensor x) -> Tensor", ("io", "ordered")),
@@ -299,6 +310,97 @@ def test_provenance_is_a_comment_that_the_parser_skips() -> None:
 def test_text_without_types_is_short() -> None:
     graph = read("graph f(x: f32[2]):\n    std_1: f32[2] = std.std(x)\n    return std_1")
     assert graph.text(types=False) == "graph f(x):\n    std_1 = std.std(x)\n    return std_1"
+
+
+# The forms that functionalization records ---------------------------------------------------------
+
+RECORDED = {
+    "a write through a reshaped input": """\
+graph f(x: f32[4,2]):
+    reshape: f32[8] = std.reshape(x, [8])
+    add: f32[8] = std.add(reshape, 1.0)
+    x_1: f32[4,2] = std.reshape(add, [4, 2])
+    mul: f32[4,2] = std.mul(x_1, 2.0)
+    write x = x_1
+    return mul""",
+    "views of a temporary": """\
+graph f(x: f32[4,2]):
+    clone: f32[4,2] = std.clone(x)
+    transpose: f32[2,4]{1,2} = std.transpose(clone, [1, 0])
+    select: f32[4]{2} = std.select(transpose, 0, 0)
+    add: f32[4] = std.add(select, 1.0)
+    select_scatter: f32[2,4] = std.select_scatter(transpose, add, 0, 0)
+    clone_1: f32[4,2] = std.transpose(select_scatter, [1, 0])
+    return &clone_1, &clone_1[4]:[2]+0""",
+    "a handle that changes its geometry": """\
+graph f(x: f32[4,2]):
+    unsqueeze: f32[1,4,2] = std.unsqueeze(x, 0)
+    mul: f32[1,4,2] = std.mul(unsqueeze, 2.0)
+    x_1: f32[4,2] = std.squeeze(mul, 0)
+    write x = x_1
+    rebind x = &x[1, 4, 2]:[8, 2, 1]+0
+    return &x""",
+    "a swap": """\
+graph f(x: f32[2], z: f32[2]):
+    clone: f32[2] = std.clone(x)
+    write x = z
+    write z = clone
+    return""",
+    "overlapping inputs": """\
+graph f(x: f32[3], z: f32[3], span x_z_span: f32[4]):
+    add: f32[3] = std.add(x, 1.0)
+    x_z_span_1: f32[4] = std.strided_put(x_z_span, add, [3], [1], 0)
+    strided_get: f32[3] = std.strided_get(x_z_span_1, [3], [1], 1)
+    mul: f32[3] = std.mul(strided_get, 2.0)
+    write x_z_span = x_z_span_1 only [3]:[1]+0
+    return mul""",
+    "opaque calls on parts of one region": """\
+graph f(x: f32[4,2]):
+    clone: f32[4,2] = std.clone(x)
+    clone_1: f32[4,2] = functionalized(my.inc_, &clone[2]:[1]+2)
+    clone_2: f32[4,2] = functionalized(my.inc_, &clone_1[4]:[2]+0)
+    clone_3: f32[4,2] = functionalized(my.axpy_, &clone_2, &clone_2)
+    _: f32[], clone_4: f32[4,2] = functionalized(my.two_, &clone_3[4, 1]:[2, 1]+0, &clone_3)
+    return clone_4""",
+    "a write without gradient": """\
+graph f(x: f32[2]):
+    add: f32[2] = std.add(x, 1.0) ! no_grad
+    x_1: f32[2] = std.graft(add, x)
+    mul: f32[2] = std.mul(x_1, 2.0)
+    write x = x_1 ! no_grad
+    return mul""",
+    "two effects": """\
+graph f(x: f32[2]):
+    log: token[ordered] = my.log(x)
+    mul: f32[2] = std.mul(x, 3.0)
+    log_1: token[ordered] = my.log(mul, after=log)
+    return""",
+    "a list of results": """\
+graph f(x: f32[2,2]):
+    select: f32[2] = std.select(x, 0, 0)
+    select_1: f32[2] = std.select(x, 0, 1)
+    [foreach_add: f32[2], foreach_add_1: f32[2]] = std.foreach_add([select, select_1], 1.0)
+    x_1: f32[2,2] = std.select_scatter(x, foreach_add, 0, 0)
+    x_2: f32[2,2] = std.select_scatter(x_1, foreach_add_1, 0, 1)
+    write x = x_2
+    return &x""",
+    "two writes that cancel": """\
+graph f(x: f32[2]):
+    write x = x times 2
+    return""",
+    "a call that writes a buffer": """\
+graph f(x: f32[2]):
+    my.inc_(x)
+    mul: f32[2] = std.mul(x, 2.0)
+    return mul""",
+}
+
+
+@pytest.mark.parametrize("text", RECORDED.values(), ids=RECORDED)
+def test_what_functionalization_records_prints_like_this(text: str) -> None:
+    graph = canonical(text)
+    dialect: Dialect = "buffers" if "\n    my.inc_(x)" in text else "functional"
+    verify(graph, dialect, resolve=OPERATORS.__getitem__)
 
 
 # Names --------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-import oplib
 from oplib._dims import Facts
+from oplib.dtypes import Device
 from oplib.errors import CaptureError
 from oplib.graph import (
     DIALECTS,
@@ -35,6 +35,7 @@ from oplib.graph import (
     parse,
     verify,
 )
+from oplib.library import Library
 from tests.graph.helpers import (
     ADD,
     INC,
@@ -265,7 +266,7 @@ def recompute(changes: dict[str, Any]) -> Callable[[Any], Any]:
         meta(4),
         meta(3, dtype="f8"),
         TensorMeta(np.dtype("f4"), (3,), (8,)),
-        TensorMeta(np.dtype("f4"), (3,), (4,), oplib.Device("npu")),
+        TensorMeta(np.dtype("f4"), (3,), (4,), Device("npu")),
         None,
     ],
 )
@@ -339,7 +340,7 @@ def test_arguments_of_every_kind_fit() -> None:
             "u": "u",
             "n": count,
             "d": np.dtype("f4"),
-            "dev": oplib.Device("cpu"),
+            "dev": Device("cpu"),
             "s": "s",
             "g": generator,
             "any": [X, 1, None],
@@ -412,7 +413,7 @@ def test_a_long_graph_is_cut_in_the_message() -> None:
 
 
 def test_an_operator_that_is_gone_is_refused() -> None:
-    with oplib.Library("gtgone", "DEF") as library:
+    with Library("gtgone", "DEF") as library:
         library.define("f(Tensor x) -> Tensor")
         graph = parse("graph g(x: f32[1]):\n    f: f32[1] = gtgone.f(x)\n    return f")
         verify(graph)
