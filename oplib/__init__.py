@@ -27,7 +27,7 @@ of it (``oplib.exp``), looked up in namespace ``std`` when first used.
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from . import autograd, meta, std
 from ._state import copy_state
@@ -83,23 +83,30 @@ from .library import (
     scoped_library,
 )
 from .meta import FakeTensorMode, get_ctx
-from .program import program as captured_program
-from .program import recorder
-from .program.capture import capture
-from .program.program import Program
 from .schema import SchemaType, TensorType, register_annotation, register_opaque_type
 from .shapes import TensorSpec, result_type
+from .std.creation import (
+    arange,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
 from .tensor import methods, protocols
 from .tensor.tensor import Tensor, engine
 from .tensor.tensor import tensor_from_array as from_numpy
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from .program import Program, capture
 
-CREATION: Final = (
-    *("arange", "empty", "empty_like", "eye", "full", "full_like", "linspace"),
-    *("ones", "ones_like", "tensor", "zeros", "zeros_like"),
-)
-"""Functions that make tensors, from `std/creation.py`."""
+__version__ = "0.1.0"
 
 __all__ = [
     "AliasError",
@@ -165,8 +172,23 @@ __all__ = [
     "result_type",
     "scoped_library",
     "set_grad_enabled",
-    *CREATION,
+    "arange",
+    "empty",
+    "empty_like",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "ones",
+    "ones_like",
+    "tensor",
+    "zeros",
+    "zeros_like",
 ]
+
+
+_LAZY: Final = {"Program": "program", "capture": "program"}
+"""Names that live in packages most programs never load (a third of the import time)."""
 
 
 def _install() -> None:
@@ -174,8 +196,6 @@ def _install() -> None:
     numpy_backend.install()
     meta.install()
     functional_interpreter.install()
-    recorder.install()
-    captured_program.install()
     for stage in (
         BackendStage(),
         meta.MetaStage(),
@@ -205,11 +225,11 @@ def _forget(qualname: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Find a creation function, a built-in operator, or the package `testing`."""
-    if name in CREATION:
-        found = getattr(importlib.import_module(f"{__name__}.std.creation"), name)
-    elif name == "testing":
-        found = importlib.import_module(f"{__name__}.testing")
+    """Find a built-in operator, or a part that is loaded when it is first used."""
+    if name in _LAZY:
+        found = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    elif name in ("graph", "program", "testing"):
+        found = importlib.import_module(f"{__name__}.{name}")
     elif not name.startswith("_") and has_op(f"std::{name}"):
         found = get_op(f"std::{name}")
     else:

@@ -420,19 +420,35 @@ def store(
 
 def _fitting(destination: np.ndarray[Any, Any], value: Any, name: str) -> np.ndarray[Any, Any]:
     """Return `value` as an array that can be stored, or raise before anything is written."""
+    array = storable(value, destination.dtype, name)
+    if array.shape not in ((), destination.shape):
+        check_fits(array.shape, destination.shape, name)
+    return array
+
+
+def storable(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
+    """Return an array or number as an array that can be stored into `dtype`, or raise TypeError."""
     weak = isinstance(value, bool | int | float | complex)
-    array = np.asarray(value, np.result_type(value, destination.dtype)) if weak else np.asarray(value)
-    if not np.can_cast(array.dtype, destination.dtype, "same_kind"):
+    array = np.asarray(value, np.result_type(value, dtype)) if weak else np.asarray(value)
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise TypeError(
-            f"std::{name} cannot store {array.dtype} into {destination.dtype}; "
-            f"convert it first: value.cast({destination.dtype.name!r})"
-        )
-    if np.broadcast_shapes(array.shape, destination.shape) != destination.shape:
-        raise ArgumentError(
-            f"std::{name} stores a value of shape {array.shape} into shape {destination.shape}, "
-            "which it does not broadcast to; a write never changes a shape"
+            f"std::{name} cannot store {array.dtype} into {dtype}; "
+            f"convert it first: value.cast({dtype.name!r})"
         )
     return array
+
+
+def check_fits(shape: Any, destination: Any, name: str) -> None:
+    """Raise `ArgumentError` unless a value of `shape` broadcasts to the destination's."""
+    try:
+        fits = broadcast_shapes(shape, destination) == tuple(destination)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ArgumentError(
+            f"std::{name} stores a value of shape {tuple(shape)} into shape {tuple(destination)}, "
+            "to which it does not broadcast; a write never changes a shape"
+        )
 
 
 def _distinct_addresses(

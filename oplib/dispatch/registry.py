@@ -9,7 +9,7 @@ Imports floors 0 and 1, `facets.py`, `operator.py`. Read next: `bind.py`.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -352,7 +352,8 @@ def _load_entry_points(namespace: str) -> bool:
         return False
     _loaded_entry_points.add(namespace)
     loaded = False
-    for entry in importlib.metadata.entry_points(group="oplib.ops", name=namespace):
+    metadata = importlib.import_module("importlib.metadata")  # 24 ms that most programs never need
+    for entry in metadata.entry_points(group="oplib.ops", name=namespace):
         try:
             entry.load()
         except Exception as error:

@@ -1,4 +1,16 @@
 """Programs: a function captured as a graph, with its signature and guards.
 
-Reading order: `recorder.py` (operator calls become nodes), `capture.py`, `program.py`.
+Reading order: `recorder.py` (operator calls become nodes), `capture.py`, `program.py`. Importing the
+package makes captured arrays known to tensors and lets graphs run functionalized nodes.
 """
+
+from __future__ import annotations
+
+from . import program, recorder
+from .capture import capture
+from .program import Program
+
+__all__ = ["Program", "capture"]
+
+recorder.install()
+program.install()

@@ -9,19 +9,20 @@ Imports floors 0 to 4, `declare.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from ..dispatch import registry
+from ..dispatch.operator import Operator
 from ..dtypes import as_dtype
 from ..errors import ArgumentError
 from ..prims import cast, clone, detach, new_full
 from ..prims import full as full_op
 from ..shapes import TensorSpec, like_spec
 from ..tensor.tensor import Tensor, tensor_from_result
-from .declare import Array, composite, declare
+from .declare import Array, allocate, composite, declare
 
 __all__ = [
     "arange",
@@ -44,7 +45,7 @@ _TAIL: Final = "*, ScalarType? dtype=None, Device? device=None) -> Tensor"
 # ---------------------------------------------------------------------- operators
 
 
-def _declare_filled(name: str, make: Any) -> Any:
+def _declare_filled(name: str, make: Callable[..., Array]) -> Operator[..., Any]:
     op = declare(f"{name}(SymInt[] size, {_TAIL}", f"`numpy.{name}`; float64 by default.")
     op.register_kernel("cpu", lambda size, *, dtype, device: make(tuple(size), dtype or np.float64))
     op.register_fake(
@@ -168,8 +169,6 @@ def _marked(made: Tensor, requires_grad: bool, stop_gradient: bool) -> Tensor:
 def tensor(
     data: Any,
     dtype: Any = None,
-    *,
-    device: Any = None,
     requires_grad: bool = False,
     stop_gradient: bool = True,
 ) -> Tensor:
@@ -180,7 +179,6 @@ def tensor(
     data : number, nested sequence, array or Tensor
     dtype : dtype, optional
         By default what NumPy finds for `data`.
-    device : Device or str, optional
     requires_grad : bool
         Whether operations on it are recorded; ``stop_gradient=False`` says the same.
 
@@ -206,3 +204,132 @@ def tensor(
     if array.dtype.kind in "OUSMm":
         raise ArgumentError(f"oplib.tensor takes numbers, got an array of dtype {array.dtype}")
     return _marked(tensor_from_result(array), requires_grad, stop_gradient)
+
+
+def _size(size: tuple[Any, ...]) -> Any:
+    """Return a size given as several ints or as one sequence."""
+    return size[0] if len(size) == 1 and isinstance(size[0], list | tuple) else size
+
+
+def zeros(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return a tensor of zeros; ``zeros(2, 3)`` and ``zeros((2, 3))`` are the same."""
+    made = _zeros(_size(size), dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)
+
+
+def ones(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return a tensor of ones; ``ones(2, 3)`` and ``ones((2, 3))`` are the same."""
+    made = _ones(_size(size), dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)
+
+
+def empty(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return a tensor whose values are whatever was in memory."""
+    made = _empty(_size(size), dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)
+
+
+def full(
+    size: Any,
+    value: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return a tensor filled with a number, of that number's dtype by default."""
+    made = full_op(_size((size,)), value, dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)
+
+
+def zeros_like(
+    x: Tensor, dtype: Any = None, requires_grad: bool = False, stop_gradient: bool = True
+) -> Tensor:
+    """Return zeros in the shape, layout and (by default) dtype of `x`."""
+    return _marked(_full_like(x, 0, dtype=dtype), requires_grad, stop_gradient)
+
+
+def ones_like(
+    x: Tensor, dtype: Any = None, requires_grad: bool = False, stop_gradient: bool = True
+) -> Tensor:
+    """Return ones in the shape, layout and (by default) dtype of `x`."""
+    return _marked(_full_like(x, 1, dtype=dtype), requires_grad, stop_gradient)
+
+
+def full_like(
+    x: Tensor,
+    value: Any,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return a number in the shape, layout and (by default) dtype of `x`."""
+    return _marked(_full_like(x, value, dtype=dtype), requires_grad, stop_gradient)
+
+
+def empty_like(
+    x: Tensor, dtype: Any = None, requires_grad: bool = False, stop_gradient: bool = True
+) -> Tensor:
+    """Return an uninitialised tensor in the shape, layout and (by default) dtype of `x`."""
+    return _marked(_empty_like(x, dtype=dtype), requires_grad, stop_gradient)
+
+
+def arange(
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return numbers `step` apart, from `start` (0 if only one bound is given) up to before `end`."""
+    if end is None:
+        start, end = 0, start
+    made = _arange(start, end, step, dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)
+
+
+def linspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return `steps` numbers evenly spaced from `start` to `end`, both included."""
+    made = _linspace(start, end, steps, dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    stop_gradient: bool = True,
+) -> Tensor:
+    """Return an n × m matrix (m = n by default) with ones on its diagonal."""
+    made = _eye(n, m, dtype=dtype, device=device)
+    return _marked(made, requires_grad, stop_gradient)

@@ -31,6 +31,7 @@ __all__ = [
     "declare",
     "inexact",
     "inexact_dtype",
+    "real_dtype",
     "ufunc_spec",
 ]
 
@@ -80,6 +81,12 @@ def _ufunc_dtype(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> np.dtype[Any]:
 def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which a function of `dtype` is computed: itself, or float64 for integers."""
     return np.dtype(np.float64) if dtype.kind in "biu" else dtype
+
+
+def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of |x|, for x computed in its inexact dtype."""
+    kind = inexact_dtype(dtype)
+    return np.dtype(f"f{kind.itemsize // 2}") if kind.kind == "c" else kind
 
 
 def inexact(x: Any) -> Array:

@@ -21,10 +21,10 @@ from ..errors import ArgumentError
 from ..prims import broadcast_to, mask, new_full
 from ..shapes import TensorSpec, normalize_dims, reduced, reduced_shape, reduced_spec
 from ..tensor.tensor import Tensor
-from .declare import Rule, declare, inexact, inexact_dtype
+from .declare import Rule, declare, inexact, inexact_dtype, real_dtype
 from .joining import concat, stack
 
-__all__: list[str] = []
+__all__ = ["sum_dtype"]
 
 
 def _axes(dim: list[int] | None) -> tuple[int, ...] | None:
@@ -50,7 +50,7 @@ def _count(x: Any, dim: Any) -> Any:
 # ---------------------------------------------------------------------- sums
 
 
-def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype NumPy accumulates in: integers in at least 64 bits."""
     if dtype.kind not in "biu":
         return dtype
@@ -78,7 +78,7 @@ def _declare_sum(name: str, kernel: Callable[..., Any], doc: str, result: Any) -
     return op
 
 
-sum_ = _declare_sum("sum", np.sum, "Sum over `dim`; integers are summed in 64 bits.", _sum_dtype)
+sum_ = _declare_sum("sum", np.sum, "Sum over `dim`; integers are summed in 64 bits.", sum_dtype)
 
 
 @sum_.register_vjp
@@ -95,7 +95,7 @@ def _mean_grad(grad: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
     return broadcast_to(part, x_spec.shape)  # type: ignore[no-any-return]
 
 
-prod = _declare_sum("prod", np.prod, "Product over `dim`; integers in 64 bits.", _sum_dtype)
+prod = _declare_sum("prod", np.prod, "Product over `dim`; integers in 64 bits.", sum_dtype)
 
 
 @prod.register_vjp
@@ -207,12 +207,6 @@ _declare_truth("all", np.all)
 # ---------------------------------------------------------------------- moments and norms
 
 
-def _real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of |x|, for x computed in its inexact dtype."""
-    kind = inexact_dtype(dtype)
-    return np.dtype(f"f{kind.itemsize // 2}") if kind.kind == "c" else kind
-
-
 def _guarded(divisor: Tensor) -> Tensor:
     """Return a divisor with ones for zeros: what is divided there is zero, and stays it."""
     return divisor + (divisor == 0)
@@ -232,7 +226,7 @@ def _declare_moment(name: str, kernel: Callable[..., Any], rule: Rule, doc: str)
 
     @op.register_fake
     def spec(x: Any, dim: Any, correction: int, keepdim: bool) -> TensorSpec:
-        return reduced_spec(x, dim, keepdim, _real_dtype(x.dtype))
+        return reduced_spec(x, dim, keepdim, real_dtype(x.dtype))
 
     op.register_vjp(rule)
 
@@ -280,7 +274,7 @@ def _norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
 
 
 norm.register_fake(
-    lambda x, ord, dim, keepdim: reduced_spec(x, dim, keepdim, _real_dtype(x.dtype))
+    lambda x, ord, dim, keepdim: reduced_spec(x, dim, keepdim, real_dtype(x.dtype))
 )
 
 

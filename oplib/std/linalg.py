@@ -1,0 +1,93 @@
+"""Matrix products with NumPy's rules: leading axes broadcast, 1-d operands are rows or columns.
+
+Results are C-contiguous.
+
+Imports floors 0 to 4, `declare.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError
+from ..shapes import TensorSpec, broadcast_shapes, result_type
+from ..tensor.tensor import Tensor
+from .declare import Array, composite, declare
+
+__all__ = ["matmul"]
+
+matmul = declare(
+    "matmul(Tensor x, Tensor y) -> Tensor",
+    "``[..., n, k] @ [..., k, m] -> [..., n, m]``; a 1-d operand lends an axis and takes it back.",
+)
+
+
+@matmul.register_kernel("cpu")
+def _matmul(x: Array, y: Array) -> Any:
+    return np.matmul(x, y, order="C")
+
+
+@matmul.register_fake
+def _matmul_spec(x: Any, y: Any) -> TensorSpec:
+    if x.ndim == 0 or y.ndim == 0:
+        raise ArgumentError("std::matmul needs operands with axes; multiply numbers with *")
+    inner = y.shape[-2] if y.ndim > 1 else y.shape[0]
+    if x.shape[-1] != inner:
+        raise ValueError(
+            f"std::matmul: {list(x.shape)} and {list(y.shape)} disagree: {x.shape[-1]} != {inner}"
+        )
+    batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    rows = x.shape[-2:-1] if x.ndim > 1 else ()
+    columns = y.shape[-1:] if y.ndim > 1 else ()
+    return TensorSpec((*batch, *rows, *columns), result_type(x, y))
+
+
+def _matmul_x(grad: Tensor, x_spec: TensorSpec, y: Tensor) -> Tensor:
+    """Differentiate X Y in X: ``grad Yᴴ``, in matrix form."""
+    if y.ndim == 1:  # grad is [..., n]
+        return _column(grad) * y.conj()
+    if x_spec.ndim == 1:  # grad is [..., m]
+        return (matmul(_row(grad), _adjoint(y))).squeeze(-2)
+    return matmul(grad, _adjoint(y))  # type: ignore[no-any-return]
+
+
+def _matmul_y(grad: Tensor, x: Tensor, y_spec: TensorSpec) -> Tensor:
+    """Differentiate X Y in Y: ``Xᴴ grad``, in matrix form."""
+    if x.ndim == 1:  # grad is [..., m]
+        return _column(x.conj()) * _row(grad) if y_spec.ndim > 1 else x.conj() * grad
+    if y_spec.ndim == 1:  # grad is [..., n]
+        return matmul(_adjoint(x), _column(grad)).squeeze(-1)  # type: ignore[no-any-return]
+    return matmul(_adjoint(x), grad)  # type: ignore[no-any-return]
+
+
+def _row(x: Tensor) -> Tensor:
+    return x.unsqueeze(-2)  # type: ignore[no-any-return]
+
+
+def _column(x: Tensor) -> Tensor:
+    return x.unsqueeze(-1)  # type: ignore[no-any-return]
+
+
+def _adjoint(x: Tensor) -> Tensor:
+    return x.swapaxes(-1, -2).conj()  # type: ignore[no-any-return]
+
+
+matmul.register_vjp(x=_matmul_x, y=_matmul_y)
+
+
+@composite("dot(Tensor x, Tensor y) -> Tensor", "The sum of products of two 1-d tensors.")
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply as matrices, after checking that both are 1-d."""
+    if x.ndim != 1 or y.ndim != 1:
+        raise ArgumentError(f"std::dot takes 1-d tensors, got {x.ndim}-d and {y.ndim}-d ones")
+    return matmul(x, y)  # type: ignore[no-any-return]
+
+
+@composite("outer(Tensor x, Tensor y) -> Tensor", "``x[i] * y[j]`` for two 1-d tensors.")
+def outer(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply a column by a row."""
+    if x.ndim != 1 or y.ndim != 1:
+        raise ArgumentError(f"std::outer takes 1-d tensors, got {x.ndim}-d and {y.ndim}-d ones")
+    return _column(x) * _row(y)
