@@ -104,7 +104,8 @@ from .tensor.tensor import Tensor, engine
 from .tensor.tensor import tensor_from_array as from_numpy
 
 if TYPE_CHECKING:
-    from .program import Program, capture
+    from .program.capture import capture
+    from .program.program import Program
 
 __version__ = "0.1.0"
 

@@ -22,6 +22,7 @@ __all__ = [
     "is_internal_file",
     "join_names",
     "short_repr",
+    "shorten_path",
 ]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -80,7 +81,7 @@ def function_site(function: Any) -> str:
         code = getattr(getattr(type(function), "__call__", None), "__code__", None)
     if code is None:
         return f"built-in {getattr(function, '__name__', type(function).__name__)}"
-    return f"{_shorten(code.co_filename)}:{code.co_firstlineno}"
+    return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def caller_site() -> str:
@@ -89,7 +90,7 @@ def caller_site() -> str:
     Frames of ``oplib/std`` count as outside: built-in operators are written with the public API.
     """
     filename, line = caller_location()
-    return f"{_shorten(filename)}:{line}"
+    return f"{shorten_path(filename)}:{line}"
 
 
 def caller_location() -> tuple[str, int]:
@@ -113,7 +114,7 @@ def is_internal_file(filename: str) -> bool:
     return filename.startswith(_PACKAGE) and not filename.startswith(_PACKAGE + "std" + os.sep)
 
 
-def _shorten(filename: str) -> str:
+def shorten_path(filename: str) -> str:
     """Return `filename` relative to the working directory when it lies below it."""
     if filename.startswith("<"):
         return filename

@@ -513,13 +513,9 @@ def cast_same_kind(value: Tensor, destination: Tensor, name: str) -> Tensor:
     return cast(value, destination.dtype)
 
 
-def broadcast_to_like(value: Tensor, destination: Tensor) -> Tensor:
+def broadcast_to_like(value: Tensor, destination: Tensor, name: str = "copy_") -> Tensor:
     """Return `value` broadcast to the destination's shape; raise as a write would."""
     if value.shape == destination.shape:
         return value
-    if broadcast_shapes(value.shape, destination.shape) != destination.shape:
-        raise ArgumentError(
-            f"a value of shape {value.shape} does not broadcast to {destination.shape}; "
-            "a write never changes a shape"
-        )
+    check_fits(value.shape, destination.shape, name)
     return broadcast_to(value, destination.shape)

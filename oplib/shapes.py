@@ -128,7 +128,7 @@ class ShapeRule:
 
 
 def like(name: str, dtype: Any = None) -> ShapeRule:
-    """Return the rule "a result like argument `name`": its shape, layout, and dtype unless given."""
+    """Return the rule "a result like argument `name`": its shape, layout, and (default) dtype."""
     return ShapeRule(f"like({name!r})", lambda given: like_spec(given[name], dtype), [name])
 
 
@@ -202,7 +202,7 @@ _WEAK_KINDS: Final = {"b": bool, "i": int, "u": int, "f": float, "c": complex}
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
-    """Return the dtype operands promote to: `numpy.result_type` with Python numbers weak (NEP 50)."""
+    """Return the dtype operands promote to: `numpy.result_type`, Python numbers weak (NEP 50)."""
     kinds = []
     for x in operands:
         if isinstance(x, Tensor) and x._keys & WEAK:

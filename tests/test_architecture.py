@@ -69,8 +69,8 @@ FLOORS: Floors = (
         package("backends", "entries results stage numpy"),
         package(
             "autograd",
-            "guard wrapper engine general_grad modes family hooks returned context general "
-            "pylayer stage",
+            "guard modes wrapper gradients observe engine general_grad family hooks returned "
+            "context general pylayer stage",
         ),
         loose("meta"),
         package("functionalize", "storage opaque outcome interpreter"),
@@ -87,7 +87,7 @@ FLOORS: Floors = (
     (
         package(
             "std",
-            "declare elementwise comparison joining reductions views indexing linalg creation "
+            "declare creation elementwise comparison linalg joining reductions scan views indexing "
             "inplace nn complex random fft",
         ),
     ),
@@ -95,8 +95,8 @@ FLOORS: Floors = (
     (
         package(
             "testing",
-            "compare space hints report problem differences entries sampling gradcheck opcheck "
-            "pytest_plugin",
+            "compare space hints report problem differences entries attempt consistency gradcheck "
+            "sampling opcheck pytest_plugin",
         ),
         loose("__main__"),
     ),
@@ -222,10 +222,18 @@ def import_cycles(source: Source) -> Iterator[str]:
 
 
 def hidden_imports(source: Source) -> Iterator[str]:
+    """Yield imports inside functions; only an ``__init__`` may load its modules when needed."""
     for found in source.imports():
         if found.inside_function:
             target = found.target or source.name
             yield f"{source.name}/{found.source}:{found.line}: a function imports {target}"
+    inward = re.compile(
+        rf"(importlib\.)?import_module\(.*(__name__|__package__|['\"](\.|{source.name}\b))"
+    )
+    for module, tree in source.trees.items():
+        calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        if source.paths[module].name != "__init__.py":
+            yield from (f"{source.name}/{module}: {text}" for text in filter(inward.match, calls))
 
 
 NOTE = re.compile(r"(?P<citation>See )?\bNote \[(?P<title>[^\]]+)\]", re.IGNORECASE)
@@ -398,6 +406,9 @@ def test_a_cycle_is_reported_with_its_modules(tmp_path: Path) -> None:
         "def f():\n    import toy.words",
         "async def f():\n    from .words import x",
         "class A:\n    def f(self):\n        if x:\n            from . import words",
+        "def f():\n    importlib.import_module('toy.words')",
+        "def f():\n    import_module('.words', __package__)",
+        "def f():\n    importlib.import_module(f'{__name__}.words')",
     ],
 )
 def test_an_import_inside_a_function_is_reported(tmp_path: Path, text: str) -> None:
@@ -405,8 +416,13 @@ def test_an_import_inside_a_function_is_reported(tmp_path: Path, text: str) -> N
 
 
 def test_an_optional_package_may_be_imported_inside_a_function(tmp_path: Path) -> None:
-    source = toy(tmp_path, {"top": "def f():\n    import numba\n    from scipy import special"})
-    assert_none(hidden_imports(source))
+    text = "def f():\n    import numba\n    from scipy import special\n    import_module('toybox')"
+    assert_none(hidden_imports(toy(tmp_path, {"top": text})))
+
+
+def test_a_package_may_load_its_own_modules_when_they_are_needed(tmp_path: Path) -> None:
+    text = "def __getattr__(name):\n    return importlib.import_module(f'{__name__}.{name}')"
+    assert_none(hidden_imports(toy(tmp_path, {"left/__init__": text})))
 
 
 def test_a_note_that_is_cited_but_not_written_is_reported() -> None:

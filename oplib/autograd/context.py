@@ -24,7 +24,7 @@ from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor
 from .family import check_write
 from .guard import guard
-from .wrapper import Record, recover, recover_output, save
+from .wrapper import Record, recover, recover_output, save, save_all
 
 __all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext"]
 
@@ -32,24 +32,22 @@ _PRIVATE: Final = "_ctx_"
 
 
 class Saved(NamedTuple):
-    """One kept tensor: its record, and where its history is.
+    """One kept tensor and where its history is.
 
-    An input has an `edge` (None if nothing flows to it) and a weak reference to its handle; an
-    output has a position; anything else is an intermediate value, whose history is unknown unless
-    it is stated to be constant.
+    `place` is the index of an input's edge, ``-1 - position`` of an output, or None for an
+    intermediate value: its history is unknown, unless it is stated to be constant.
     """
 
-    record: Record
-    edge: AutogradMeta | None
+    record: Record | None
+    place: int | None
     handle: weakref.ref[Tensor] | None
-    output: int | None
     constant: bool
 
 
 class Kept(NamedTuple):
     """What a node keeps for a ctx; by convention the last element of ``node.saved``."""
 
-    tensors: list[Saved | None]
+    tensors: list[tuple[Record | None, int | None, weakref.ref[Tensor] | None, bool]]
     tree: TreeDef | None
     attributes: dict[str, Any]
 
@@ -77,7 +75,7 @@ class Context:
     _ctx_recording = True
     _ctx_given: Sequence[Tensor | None] = ()
     _ctx_tree: TreeDef | None = None
-    _ctx_records: Sequence[Record] = ()
+    _ctx_records: Sequence[Record | None] = ()
     _ctx_constants: tuple[Tensor, ...] = ()
     _ctx_undifferentiable: tuple[Tensor, ...] = ()
     _ctx_node: weakref.ref[GradNode] | None = None
@@ -107,7 +105,7 @@ class Context:
         self._ctx_given = flat
         self._ctx_tree = tree
         if self._ctx_recording:
-            self._ctx_records = [save(tensor) for tensor in flat]
+            self._ctx_records = save_all(flat)
             self._ctx_dirty_when_saved = self._ctx_dirty
 
     @property
@@ -123,7 +121,7 @@ class Context:
             return _as_given(self._ctx_given, self._ctx_tree)
         node, kept = self._ctx_kept("the saved tensors")
         found = [
-            None if saved is None else _recovered(saved, node, f"saved tensor {i}")
+            None if saved[0] is None else _recovered(saved, node, f"saved tensor {i}")
             for i, saved in enumerate(kept.tensors)
         ]
         return _as_given(found, kept.tree)
@@ -166,46 +164,42 @@ class Context:
         self, node: GradNode, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None]
     ) -> Kept:
         """Hand everything that holds tensors over to the node of the call."""
+        self._ctx_node = weakref.ref(node)
+        private = self.__dict__
         attributes = self._ctx_tensor_attributes()
         if not self._ctx_records and not attributes:
-            self._ctx_node = weakref.ref(node)
             return NOTHING_KEPT
-        places: dict[int, int] = {id(tensor): i for i, tensor in enumerate(inputs)}
-        places |= {id(t): -1 - i for i, t in reversed(list(enumerate(outputs)))}
-        constants = {id(tensor) for tensor in self._ctx_constants}
-
-        def locate(tensor: Tensor, record: Record) -> Saved:
-            place = places.get(id(tensor))
-            if place is None:
-                constant = id(tensor) in constants or not is_inexact(tensor.dtype)
-                return Saved(record, None, None, None, constant)
-            if place < 0:
-                return Saved(record, None, None, -1 - place, True)
-            return Saved(record, node.edges[place], weakref.ref(tensor), None, True)
-
+        places = {id(tensor): place for place, tensor in enumerate(inputs)}
+        for position in range(len(outputs) - 1, -1, -1):
+            if outputs[position] is not None:
+                places[id(outputs[position])] = -1 - position
+        constants = {id(tensor) for tensor in private.pop("_ctx_constants", ())}
+        find, ref = places.get, weakref.ref
         tensors = [
-            None if tensor is None else locate(tensor, record)
-            for tensor, record in zip(self._ctx_given, self._ctx_records, strict=True)
+            (record, find(id(t)), None if t is None else ref(t), id(t) in constants)
+            for t, record in zip(self._ctx_given, self._ctx_records, strict=True)
         ]
-        kept = {
-            name: tree_map(lambda leaf: locate(leaf, save(leaf)) if _is_tensor(leaf) else leaf, value)
-            for name, value in attributes.items()
-        }
-        for name in kept:
-            del self.__dict__[name]
-        self._ctx_node = weakref.ref(node)
-        tree = self._ctx_tree
-        for name in ("_ctx_given", "_ctx_records", "_ctx_constants", "_ctx_tree"):
-            self.__dict__.pop(name, None)
+        tree = private.pop("_ctx_tree", None)
+        private.pop("_ctx_given", None)
+        private.pop("_ctx_records", None)
+        if not attributes:
+            return Kept(tensors, tree, {})
+
+        def keep(leaf: Any) -> Any:
+            if type(leaf) is not Tensor:
+                return leaf
+            return Saved(save(leaf), find(id(leaf)), ref(leaf), id(leaf) in constants)
+
+        kept = {name: tree_map(keep, private.pop(name)) for name in attributes}
         return Kept(tensors, tree, kept)
 
-    def _ctx_tensor_attributes(self) -> dict[str, Any]:
-        """Return the user's attributes that hold a tensor."""
-        return {
-            name: value
+    def _ctx_tensor_attributes(self) -> list[str]:
+        """Return the names of the user's attributes that hold a tensor."""
+        return [
+            name
             for name, value in self.__dict__.items()
-            if not name.startswith(_PRIVATE) and any(_is_tensor(leaf) for leaf in leaves(value))
-        }
+            if not name.startswith(_PRIVATE) and any(type(v) is Tensor for v in leaves(value))
+        ]
 
     def _ctx_kept(self, what: str) -> tuple[GradNode, Kept]:
         """Return the node of the call and what it keeps, or raise if it was released."""
@@ -260,33 +254,36 @@ class PyLayerContext(Context):
 # ---------------------------------------------------------------------- recovering
 
 
-def _recovered(saved: Saved, node: GradNode, what: str) -> Tensor:
+def _recovered(saved: Any, node: GradNode, what: str) -> Tensor:
     """Return a kept tensor with its history, after a version check."""
-    if saved.output is not None:
-        return recover_output(saved.record, node, saved.output, what)
-    tensor = recover(saved.record, node, saved.edge, what)
-    if saved.handle is not None:
-        return _same_handle(saved, tensor)
-    if not saved.constant and _state.current().mask & AUTOGRAD:
-        message = (
-            f"{node.name()}: {what} is neither an input nor an output of the call, so its history "
-            "is unknown and a second derivative through it would be wrong\n"
-            "  recompute it in backward from saved inputs, return it as an output, or state that "
-            "it is a constant: ctx.mark_constant(tensor)"
-        )
-        guard(tensor, node.edges, message)
-    return tensor
+    record, place, handle, constant = saved
+    if place is None:
+        tensor = recover(record, node, None, what)
+        if not constant and is_inexact(tensor.dtype) and _state.current().mask & AUTOGRAD:
+            guard(tensor, node.edges, _UNKNOWN.format(node=node.name(), what=what))
+        return tensor
+    if place < 0:
+        return recover_output(record, node, -1 - place, what)
+    edge = node.edges[place]
+    tensor = recover(record, node, edge, what)
+    return _same_handle(handle(), tensor, edge)
 
 
-def _same_handle(saved: Saved, tensor: Tensor) -> Tensor:
+_UNKNOWN: Final = (
+    "{node}: {what} is neither an input nor an output of the call, so its history is unknown and a "
+    "second derivative through it would be wrong\n"
+    "  recompute it in backward from saved inputs, return it as an output, or state that it is a "
+    "constant: ctx.mark_constant(tensor)"
+)
+
+
+def _same_handle(handle: Tensor | None, tensor: Tensor, edge: AutogradMeta | None) -> Tensor:
     """Return the caller's own object for a saved input, as long as it still is what was saved."""
-    assert saved.handle is not None
-    handle = saved.handle()
     if handle is None or handle.array is not tensor.array:
         return tensor
-    if saved.edge is None:
+    if edge is None:
         return tensor if handle._keys & AUTOGRAD else handle
-    return handle if handle.autograd_meta is saved.edge and handle._keys & AUTOGRAD else tensor
+    return handle if handle.autograd_meta is edge and handle._keys & AUTOGRAD else tensor
 
 
 def _as_given(flat: Sequence[Any], tree: TreeDef | None) -> tuple[Any, ...]:
@@ -294,10 +291,6 @@ def _as_given(flat: Sequence[Any], tree: TreeDef | None) -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------- arguments
-
-
-def _is_tensor(value: Any) -> bool:
-    return type(value) is Tensor
 
 
 def _require_tensors(values: Sequence[Any]) -> None:

@@ -23,7 +23,7 @@ from ..dispatch.bind import tensor_leaves
 from ..dispatch.keys import AUTOGRAD, VIEW
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.source import generate, local_name
-from ..errors import AutogradError
+from ..errors import AliasError, AutogradError
 from ..prims import (
     contiguous_last,
     new_full,
@@ -41,6 +41,7 @@ from ..tensor.grad_meta import (
     Family,
     GradNode,
     NodeKind,
+    move_retained,
     new_meta,
 )
 from ..tensor.tensor import Tensor
@@ -55,15 +56,22 @@ def refresh(tensor: Tensor) -> None:
     record = tensor._view
     if record is None or record.epoch == record.family.epoch:
         return
+    if record.opaque:
+        raise AliasError(
+            f"this tensor was made by {record.opaque} and lies in a tensor that was written to "
+            "since, so its history no longer describes its value\n"
+            "  write before the call, or let the function return a copy: x.clone()"
+        )
     family = record.family
     record.epoch = family.epoch
-    retained = tensor.autograd_meta.retained if tensor.autograd_meta is not None else None
+    before = tensor.autograd_meta
     if tensor.array is family.root_array:
+        assert family.root is not None
         tensor.autograd_meta = family.root
     else:
         tensor.autograd_meta = _derived(tensor, family)
-    if retained is not None and tensor.autograd_meta is not None:
-        tensor.autograd_meta.retained = retained
+    if before is not None and before.retained is not None:
+        move_retained(tensor.autograd_meta, before)
     tensor._keys |= AUTOGRAD
 
 
@@ -218,22 +226,19 @@ def check_write(op: Any, name: str, tensor: Tensor) -> None:
     record = tensor._view
     if record is None:
         return
-    root = record.family.root
+    if record.opaque:
+        why = f"was made by {record.opaque}, which has its own rule, and lies in another tensor"
+        raise _refused(op, name, why, _COPY_REMEDY)
+    root, is_root = record.family.root, tensor.array is record.family.root_array
     if root is not None and type(root.grad_node) is AccumulationNode:
-        if tensor.array is not record.family.root_array:
-            raise _refused(op, name, "is a view of a leaf that requires grad", _LEAF_REMEDY)
-        raise _refused(op, name, "is a leaf that requires grad", _LEAF_REMEDY)
+        what = "is a leaf" if is_root else "is a view of a leaf"
+        raise _refused(op, name, f"{what} that requires grad", _LEAF_REMEDY)
     if record.no_grad and root is not None:
         raise _refused(
             op, name, "is a view made under no_grad of a tensor that requires grad", _VIEW_REMEDY
         )
-    if tensor.array is not record.family.root_array:
-        if record.opaque:
-            raise _refused(
-                op, name, f"is a view made by {record.opaque}, which has its own rule", _COPY_REMEDY
-            )
-        if type(tensor.array) is np.ndarray or hasattr(tensor.array, "geometry"):
-            _Split(tensor.array, record.family.root_array)
+    if not is_root and (type(tensor.array) is np.ndarray or hasattr(tensor.array, "geometry")):
+        _Split(tensor.array, record.family.root_array)
 
 
 _LEAF_REMEDY: Final = "update it under `with oplib.no_grad():`, or work on a copy: x.clone()"

@@ -26,8 +26,8 @@ from ..shapes import TensorSpec
 from ..tensor.grad_meta import AutogradMeta, NodeKind, WideGradNode, move_retained, new_meta
 from ..tensor.tensor import Tensor
 from .context import NOTHING_KEPT, OperatorContext
-from .engine import zeros_for
 from .family import check_write, derive_from, rebase
+from .gradients import zeros_for
 from .returned import Argument, needs_of, spread
 from .wrapper import PackedTensor, TensorWrapper, recover, recover_output, save, save_copy
 

@@ -9,18 +9,20 @@ Imports floors 0 to 4, `engine.py`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..dispatch.keys import AUTOGRAD, CPU
+from .. import _state
+from ..dispatch.keys import AUTOGRAD, CPU, VIEW
 from ..errors import ArgumentError, AutogradError
 from ..prims import cast, new_full
 from ..tensor.grad_meta import AutogradMeta
 from ..tensor.tensor import Tensor, tensor_from_result
-from .engine import Node, Run
+from .engine import Run, Targets, in_topological_order
+from .gradients import Node, owned_copy
+from .modes import grad_off
 
 __all__ = ["GeneralGrad", "backward", "grad"]
 
@@ -53,7 +55,8 @@ def backward(
     """
     roots = _tensor_list(tensors, "tensors")
     retain = _flags(retain_graph, create_graph)
-    Run(retain, create_graph).execute(_seeded(roots, grad_tensors, "grad_tensors"))
+    seeded = _seeded(roots, grad_tensors, "grad_tensors", create_graph)
+    Run(retain, create_graph).execute(seeded)
 
 
 def grad(
@@ -99,7 +102,7 @@ def grad(
     roots = _tensor_list(outputs, "outputs")
     targets = _tensor_list(inputs, "inputs")
     retain = _flags(retain_graph, create_graph)
-    seeded = _seeded(roots, grad_outputs, "grad_outputs")
+    seeded = _seeded(roots, grad_outputs, "grad_outputs", create_graph)
     run = GeneralGrad(seeded, targets, _constants(no_grad_vars, targets))
     return run.execute(retain, create_graph, allow_unused)
 
@@ -115,85 +118,74 @@ class GeneralGrad:
     ) -> None:
         self.roots = roots
         self.inputs = inputs
-        self.cut = frozenset(
-            (t.autograd_meta.grad_node, t.autograd_meta.position)
-            for t in constants
-            if t.requires_grad and t.autograd_meta is not None
-        )
-        self.targets: dict[tuple[Node, int], int] = {}
-        self.position_of: list[int | None] = []
+        cut = frozenset(key for key in map(_key_of, constants) if key is not None)
+        index: dict[tuple[Node, int], int] = {}
+        self.index_of: list[int | None] = []
         for tensor in inputs:
-            meta = tensor.autograd_meta if tensor.requires_grad else None
-            if meta is None:
-                self.position_of.append(None)
-            else:
-                key = (meta.grad_node, meta.position)
-                self.position_of.append(self.targets.setdefault(key, len(self.targets)))
+            key = _key_of(tensor)
+            self.index_of.append(None if key is None else index.setdefault(key, len(index)))
+        self.targets = Targets(index, cut)
 
     def execute(
         self, retain_graph: bool, create_graph: bool, allow_unused: bool
     ) -> list[Tensor | None]:
         """Run and return one gradient per input."""
-        needed, reachable = self._needed()
-        run = Run(retain_graph, create_graph, self.targets, needed, self.cut)
-        roots = [(meta, seed) for meta, seed in self.roots if meta.grad_node in needed]
+        targets = self.targets
+        self._find_needed()
+        roots = [(meta, seed) for meta, seed in self.roots if meta.grad_node in targets.needed]
         if roots:
-            run.execute(roots)
-        results: list[Tensor | None] = []
-        for index, position in enumerate(self.position_of):
-            found = run.captured.get(position) if position is not None else None
-            if found is None and not allow_unused:
-                raise AutogradError(self._why_unreached(index, reachable))
-            results.append(found if found is None else _result(found, create_graph))
+            Run(retain_graph, create_graph, targets).execute(roots)
+        results = [None if i is None else targets.captured.get(i) for i in self.index_of]
+        for position, result in enumerate(results):
+            if result is None and not allow_unused:
+                raise AutogradError(self._why_unreached(position))
         return results
 
-    def _needed(self) -> tuple[set[Node], set[Node]]:
-        """Return the nodes between the outputs and a target, and all that are reachable."""
-        parents: dict[Node, list[Node]] = {}
-        reachable: set[Node] = {meta.grad_node for meta, _ in self.roots}
-        queue: deque[Node] = deque(reachable)
-        while queue:
-            node = queue.popleft()
-            for edge in node.edges:
-                if edge is None or (edge.grad_node, edge.position) in self.cut:
-                    continue
-                parents.setdefault(edge.grad_node, []).append(node)
-                if edge.grad_node not in reachable:
-                    reachable.add(edge.grad_node)
-                    queue.append(edge.grad_node)
-        needed: set[Node] = {node for node, _ in self.targets if node in reachable}
-        pending = list(needed)
-        while pending:
-            for parent in parents.get(pending.pop(), ()):
-                if parent not in needed:
-                    needed.add(parent)
-                    pending.append(parent)
-        return needed, reachable
+    def _find_needed(self) -> None:
+        """Find the nodes that lead to a target, from the last to the first."""
+        targets = self.targets
+        nodes = {node for node, _ in targets.index}
+        order = in_topological_order([meta.grad_node for meta, _ in self.roots], targets.cut)
+        for node in reversed(order):
+            if any(
+                edge is not None and edge.grad_node in targets.needed and not targets.is_cut(edge)
+                for edge in node.edges
+            ):
+                targets.executed.add(node)
+                targets.needed.add(node)
+            elif node in nodes:
+                targets.needed.add(node)
 
-    def _why_unreached(self, index: int, reachable: set[Node]) -> str:
-        tensor = self.inputs[index]
-        meta = tensor.autograd_meta
-        if meta is None or not tensor.requires_grad:
+    def _why_unreached(self, position: int) -> str:
+        tensor = self.inputs[position]
+        key = _key_of(tensor)
+        starts = [meta.grad_node for meta, _ in self.roots]
+        if key is None:
             reason = "its stop_gradient is True"
-        elif meta.grad_node in reachable:
+        elif _reached(key, starts, self.targets.cut):
             reason = "it was reached, but every rule on the way returned None"
-        elif self.cut:
-            reason = "it was not reached from the outputs, or was cut off by no_grad_vars"
+        elif _reached(key, starts, frozenset()):
+            reason = "it was cut off by no_grad_vars"
         else:
             reason = "it was not reached from the outputs"
         return (
-            f"inputs[{index}] ({tensor.describe()}) has no gradient: {reason}\n"
+            f"inputs[{position}] ({tensor.describe()}) has no gradient: {reason}\n"
             "  pass allow_unused=True to get None for it"
         )
 
 
-def _result(gradient: Tensor, create_graph: bool) -> Tensor:
-    """Return a captured gradient as a handle of the caller's own."""
-    if create_graph:
-        return gradient
-    if gradient._keys == CPU:
-        return tensor_from_result(gradient.array.copy())
-    return gradient
+def _key_of(tensor: Tensor) -> tuple[Node, int] | None:
+    """Return (node, position) of a tensor, or None if it is stopped."""
+    meta = tensor.autograd_meta if tensor.requires_grad else None
+    return None if meta is None else (meta.grad_node, meta.position)
+
+
+def _reached(key: tuple[Node, int], starts: list[Node], cut: frozenset[tuple[Node, int]]) -> bool:
+    return any(
+        edge is not None and (edge.grad_node, edge.position) == key
+        for node in in_topological_order(starts, cut)
+        for edge in node.edges
+    )
 
 
 # ---------------------------------------------------------------------- arguments
@@ -222,7 +214,9 @@ def _tensor_list(value: Any, name: str) -> list[Tensor]:
     return list(value)
 
 
-def _seeded(roots: list[Tensor], seeds: Any, name: str) -> list[tuple[AutogradMeta, Tensor]]:
+def _seeded(
+    roots: list[Tensor], seeds: Any, name: str, create_graph: bool
+) -> list[tuple[AutogradMeta, Tensor]]:
     """Return each root's record with its validated seed."""
     if seeds is None:
         seeds = [None] * len(roots)
@@ -237,18 +231,20 @@ def _seeded(roots: list[Tensor], seeds: Any, name: str) -> list[tuple[AutogradMe
                 f"root {position} ({root.describe()}) does not require grad, so there is nothing to "
                 "differentiate; was it computed from a leaf with stop_gradient=False, outside no_grad?"
             )
-        pairs.append((root.autograd_meta, _seed(root, seed, f"{name}[{position}]")))
+        seed = _seed(root, seed, f"{name}[{position}]", create_graph)
+        pairs.append((root.autograd_meta, seed))
     return pairs
 
 
-def _seed(root: Tensor, seed: Any, name: str) -> Tensor:
+def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
+    """Return a seed nobody else holds: ones, or a copy of the user's in the root's dtype."""
     if seed is None:
         if root.dtype.kind == "c":
             raise AutogradError(
                 f"a complex root needs an explicit seed ({name}): the gradient of which real "
                 "function of it is wanted?"
             )
-        if root._keys & ~AUTOGRAD == CPU:
+        if root._keys & ~(AUTOGRAD | VIEW) == CPU:
             return tensor_from_result(np.ones(root.shape, root.dtype))
         return new_full(root.detach(), list(root.shape), 1)  # type: ignore[attr-defined,no-any-return]
     if not isinstance(seed, Tensor):
@@ -259,16 +255,26 @@ def _seed(root: Tensor, seed: Any, name: str) -> Tensor:
         )
     if seed.dtype.kind == "c" and root.dtype.kind != "c":
         raise AutogradError(f"{name} is complex, the root is real; pass its real part")
-    return seed if seed.dtype == root.dtype else cast(seed, root.dtype)  # type: ignore[no-any-return]
+    if seed._keys == CPU and seed.dtype is root.dtype:
+        return owned_copy(seed)
+    with _state.enter(_state.current() if create_graph else grad_off(_state.current())):
+        if seed.dtype != root.dtype:
+            return cast(seed, root.dtype)  # type: ignore[no-any-return]
+        return owned_copy(seed)
 
 
 def _constants(value: Any, inputs: list[Tensor]) -> list[Tensor]:
     if value is None:
         return []
+    if not isinstance(value, Tensor | list | tuple | set | frozenset):
+        raise ArgumentError(
+            f"no_grad_vars is None, a Tensor, or a list, tuple or set of them, got {value!r}"
+        )
     found = [value] if isinstance(value, Tensor) else list(value)
     for tensor in found:
         if not isinstance(tensor, Tensor):
             raise ArgumentError(f"no_grad_vars holds Tensors, got {tensor!r}")
-        if any(tensor is other for other in inputs):
-            raise AutogradError("a tensor of no_grad_vars is also an input")
+        for position, other in enumerate(inputs):
+            if tensor is other:
+                raise AutogradError(f"a tensor of no_grad_vars is also inputs[{position}]")
     return found

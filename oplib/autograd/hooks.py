@@ -69,15 +69,17 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[..., Any])
 def register_final_hook(hook: Callable[[], Any]) -> None:
     """Call ``hook()`` once, at the end of the backward run this is called in.
 
-    Raises
-    ------
-    AutogradError
-        Outside of a backward run.
+    Outside of a run it waits for the next run that is started where the State of now holds. It is
+    forgotten if the run fails.
     """
-    hooks = _state.current().config.get("final_hooks")
-    if hooks is None:
-        raise AutogradError("register_final_hook is called inside a backward run, from a hook or rule")
-    hooks.append(_callable(hook))
+    hook = _callable(hook)
+    state = _state.current()
+    run = state.config.get("backward_run")
+    if run is not None:
+        run.final_hooks.append(hook)
+    else:
+        waiting = (*state.config.get("final_hooks", ()), hook)
+        _state.set_state(state.with_config(final_hooks=waiting))
 
 
 def retain_grads(tensor: Tensor) -> None:

@@ -35,8 +35,8 @@ from ..tensor.grad_meta import (
 )
 from ..tensor.tensor import Tensor, alias_of, join_family
 from .context import Context, PyLayerContext
-from .engine import zeros_for
 from .family import check_write, rebase, refresh
+from .gradients import zeros_for
 from .guard import guard
 from .modes import grad_off
 from .returned import Argument, count_of, mirrored, needs_of, spread, structure_of

@@ -12,10 +12,11 @@ Imports floors 0 to 4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from .. import _state
-from ..dispatch.keys import AUTOGRAD, VIEW
+from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS, VIEW
 from ..errors import AutogradError
 from ..tensor.grad_meta import AutogradMeta, GradNode, new_meta
 from ..tensor.storage import Storage
@@ -29,10 +30,12 @@ __all__ = [
     "recover",
     "recover_output",
     "save",
+    "save_all",
     "save_copy",
 ]
 
 _new: Final = object.__new__
+_KEPT: Final = ~(AUTOGRAD | VIEW)
 
 
 class TensorWrapper(NamedTuple):
@@ -62,7 +65,7 @@ def save(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
     storage = tensor._storage
-    keys = tensor._keys & ~(AUTOGRAD | VIEW)
+    keys = tensor._keys & _KEPT
     hooks = _state.current().config.get("saved_tensors_hooks")
     if hooks is not None:
         return _pack(tensor, keys, hooks)
@@ -79,9 +82,19 @@ def moved_on(record: Any, storage: Storage) -> Any:
     return record
 
 
+def save_all(tensors: Sequence[Tensor | None]) -> list[Record | None]:
+    """Return the records of several tensors."""
+    if _state.current().include & SAVED_TENSOR_HOOKS:
+        return [save(tensor) for tensor in tensors]
+    return [
+        None if t is None else (t.array, t._storage, t._storage.version, t._keys & _KEPT)
+        for t in tensors
+    ]
+
+
 def save_copy(tensor: Tensor) -> Any:
     """Return the record of a copy of a tensor that is about to be overwritten."""
-    copied = _handle(tensor.array, tensor._keys & ~(AUTOGRAD | VIEW), tensor._storage)
+    copied = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
     state = _state.current()
     with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
         copied = copied.clone()  # type: ignore[attr-defined]
@@ -168,7 +181,7 @@ def _unpack(record: PackedTensor, node: GradNode, what: str) -> Tensor:
         )
     if tensor._storage is record.storage and tensor._storage.version != record.version:
         raise _written(record.storage, record.version, node, what)
-    return _handle(tensor.array, tensor._keys & ~(AUTOGRAD | VIEW), tensor._storage)
+    return _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
 
 
 def _written(storage: Storage, version: int, node: GradNode, what: str) -> AutogradError:

@@ -12,36 +12,47 @@ import importlib
 from typing import Final
 
 from ..dispatch.registry import LOADERS
+from ..tensor.methods import IN_PLACE
 
 __all__ = ["MODULES", "load", "load_all"]
 
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     "elementwise": (
-        *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "clamp", "cos",),
-        *("cosh", "div", "exp", "expm1", "floor", "floor_divide", "isfinite", "isinf",),
-        *("isnan", "log", "log10", "log1p", "log2", "masked_fill", "maximum", "minimum",),
-        *("mul", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid",),
-        *("sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc", "where",),
+        *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "clamp", "cos"),
+        *("cosh", "div", "exp", "expm1", "floor", "floor_divide", "isfinite", "isinf"),
+        *("isnan", "log", "log10", "log1p", "log2", "masked_fill", "maximum", "minimum"),
+        *("mul", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid"),
+        *("sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc", "where"),
     ),
     "comparison": (
-        *("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "le",),
-        *("logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne",),
+        *("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "le"),
+        *("logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne"),
     ),
     "reductions": (
-        *("all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod",),
-        *("std", "sum", "var",),
+        *("all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod"),
+        *("std", "sum", "var"),
     ),
-    "joining": (
-        *("concat", "stack",),
-    ),
+    "joining": (*("concat", "stack"),),
     "views": (
-        *("as_strided", "chunk", "contiguous", "diagonal", "expand", "flatten", "flip",),
-        *("movedim", "narrow", "reshape", "select", "slice", "split", "squeeze", "swapaxes",),
-        *("transpose", "unbind", "unflatten", "unfold", "unsqueeze",),
+        *("as_strided", "chunk", "contiguous", "diagonal", "expand", "flatten", "flip"),
+        *("movedim", "narrow", "reshape", "select", "slice", "split", "squeeze", "swapaxes"),
+        *("transpose", "unbind", "unflatten", "unfold", "unsqueeze"),
+    ),
+    "indexing": (
+        *("basic_index", "gather", "index", "index_put", "index_put_", "index_select"),
+        *("index_sum", "index_winners", "take_along_dim"),
+    ),
+    "linalg": ("dot", "matmul", "outer"),
+    "scan": ("cumsum",),
+    "nn": ("log_softmax", "softmax"),
+    "complex": ("angle", "complex", "imag", "polar"),
+    "inplace": (
+        *(f"{name}_" for name in IN_PLACE),
+        *("fill_", "masked_fill_", "set_value", "zero_"),
     ),
     "creation": (
-        *("arange", "empty", "empty_like", "eye", "full_like", "linspace", "new_empty",),
-        *("new_ones", "new_zeros", "ones", "zeros",),
+        *("arange", "empty", "empty_like", "eye", "full_like", "linspace", "new_empty"),
+        *("new_ones", "new_zeros", "ones", "zeros"),
     ),
 }
 """Module of this package -> the operators it defines."""

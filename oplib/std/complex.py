@@ -1,7 +1,7 @@
 """Complex numbers from their parts, and their parts from them.
 
-A gradient of a complex tensor is dL/dRe + i dL/dIm; that of a real one is real, so a rule may return
-a complex value for it and the engine takes the real part.
+A gradient of a complex tensor is dL/dRe + i dL/dIm; that of a real one is real, so a rule may
+return a complex value for it and the engine takes the real part.
 
 Imports floors 0 to 4, `declare.py`.
 """

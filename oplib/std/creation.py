@@ -66,7 +66,8 @@ _arange = declare(
 
 @_arange.register_kernel("cpu")
 def _arange_kernel(start: Any, end: Any, step: Any, *, dtype: Any, device: Any) -> Array:
-    return np.arange(start, end, step, dtype)
+    numbers: Array = np.arange(start, end, step, dtype)  # type: ignore[call-overload]
+    return numbers
 
 
 @_arange.register_fake
@@ -74,7 +75,8 @@ def _arange_spec(start: Any, end: Any, step: Any, *, dtype: Any, device: Any) ->
     if step == 0:
         raise ZeroDivisionError("std::arange with step 0")
     length = max(0, math.ceil((end - start) / step))
-    return TensorSpec((length,), dtype or np.result_type(*map(type, (start, end, step))), device=device)
+    kind = np.result_type(type(start), type(end), type(step))
+    return TensorSpec((length,), dtype or kind, device=device)
 
 
 _linspace = declare(
@@ -151,7 +153,7 @@ def _declare_new(name: str, value: int) -> None:
         f"Filled with {name}, on the device of `x`, of its dtype by default.",
     )
     def make(x: Tensor, size: list[Any], *, dtype: Any) -> Tensor:
-        return new_full(x, size, value, dtype=dtype)  # type: ignore[no-any-return]
+        return new_full(x, size, value, dtype=dtype)
 
 
 _declare_new("zeros", 0)
@@ -301,7 +303,7 @@ def arange(
     requires_grad: bool = False,
     stop_gradient: bool = True,
 ) -> Tensor:
-    """Return numbers `step` apart, from `start` (0 if only one bound is given) up to before `end`."""
+    """Return numbers `step` apart, from `start` (0 if only one bound is given) to before `end`."""
     if end is None:
         start, end = 0, start
     made = _arange(start, end, step, dtype=dtype, device=device)

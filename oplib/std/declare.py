@@ -1,9 +1,9 @@
 """How a built-in operator is declared, and the fake rule that most of them share.
 
 `declare` is `Library.define` for namespace ``std`` with a docstring; everything else about an
-operator is registered on what it returns, with the methods any author has. `ufunc_spec` asks a NumPy
-ufunc itself which dtype it would give, so the shape rule of an elementwise operator cannot drift from
-its kernel.
+operator is registered on what it returns, with the methods any author has. `ufunc_spec` asks a
+NumPy ufunc itself which dtype it would give, so the shape rule of an elementwise operator cannot
+drift from its kernel.
 
 Imports floors 0 to 4. Read next: `elementwise.py`.
 """
@@ -52,7 +52,7 @@ def declare(schema: str, doc: str, *tags: str) -> Operator[..., Any]:
 def composite(
     schema: str, doc: str, *tags: str
 ) -> Callable[[Callable[..., Any]], Operator[..., Any]]:
-    """Return a decorator: define an operator whose body, calls of other operators, is every rule."""
+    """Return a decorator: define an operator whose body, made of operators, is every rule."""
 
     def decorate(body: Callable[..., Any]) -> Operator[..., Any]:
         operator = declare(schema, doc, *tags)
@@ -79,7 +79,7 @@ def _ufunc_dtype(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> np.dtype[Any]:
 
 
 def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which a function of `dtype` is computed: itself, or float64 for integers."""
+    """Return the dtype a function of `dtype` is computed in: itself, or float64 for integers."""
     return np.dtype(np.float64) if dtype.kind in "biu" else dtype
 
 
@@ -100,8 +100,9 @@ def inexact(x: Any) -> Array:
 
 def allocate(spec: TensorSpec) -> Array:
     """Return an uninitialised array of the shape, dtype and layout that a fake rule promised."""
-    if spec.strides is None or len(spec.shape) < 2:
+    strides = spec.strides
+    if strides is None or len(spec.shape) < 2:
         return np.empty(spec.shape, spec.dtype)
-    outermost_first = sorted(range(spec.ndim), key=lambda axis: -spec.strides[axis])
+    outermost_first = sorted(range(spec.ndim), key=lambda axis: -strides[axis])
     memory = np.empty([spec.shape[axis] for axis in outermost_first], spec.dtype)
     return memory.transpose(np.argsort(outermost_first))

@@ -1,9 +1,9 @@
 """Elementwise operators: arithmetic, elementary functions, and choices between elements.
 
-Shapes broadcast, dtypes promote as `numpy.result_type` says, Python numbers are weak. A gradient rule
-returns a gradient of the result's shape; the engine sums it to the argument's. For complex numbers
-``grad`` is dL/dRe + i dL/dIm, so a holomorphic f has the gradient ``grad * conj(f'(x))``; `conj` of a
-real tensor is the tensor itself.
+Shapes broadcast, dtypes promote as `numpy.result_type` says, Python numbers are weak. A gradient
+rule returns a gradient of the result's shape; the engine sums it to the argument's. For complex
+numbers ``grad`` is dL/dRe + i dL/dIm, so a holomorphic f has the gradient ``grad * conj(f'(x))``;
+`conj` of a real tensor is the tensor itself.
 
 Imports floors 0 to 4, `declare.py`. Read next: `inplace.py`, which derives ``exp_`` from ``exp``.
 """
@@ -27,7 +27,7 @@ __all__ = ["BINARY", "UNARY"]
 
 def zeros(grad: Tensor) -> Tensor:
     """Return the gradient of a function that is constant almost everywhere."""
-    return new_full(grad, grad.shape, 0)  # type: ignore[no-any-return]
+    return new_full(grad, grad.shape, 0)
 
 
 # ---------------------------------------------------------------------- one operand
@@ -43,11 +43,11 @@ def _rsqrt(x: Any) -> Array:
 
 
 def _relu(x: Any) -> Array:
-    return np.maximum(x, 0)  # type: ignore[no-any-return]
+    return np.maximum(x, 0)
 
 
 def _sign_grad(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Differentiate z / |z|: ``(g - s² conj(g)) / 2|z|``, and zero at 0; a real sign is constant."""
+    """Differentiate z / |z|: ``(g - s² conj(g)) / 2|z|``, zero at 0; a real sign is constant."""
     if x.dtype.kind != "c":
         return zeros(grad)
     size = x.abs()
@@ -103,7 +103,9 @@ def _declare_unary(name: str, kernel: Callable[..., Any], rule: Rule) -> None:
         f"{name}(Tensor x) -> Tensor", f"{what} of every element.", "pointwise", "flexible_layout"
     )
     op.register_kernel("cpu", kernel)
-    op.register_fake(_COMPUTED_IN.get(name) or (lambda x: ufunc_spec(kernel, x)))
+    op.register_fake(
+        (lambda x: ufunc_spec(kernel, x)) if isinstance(kernel, np.ufunc) else _COMPUTED_IN[name]
+    )
     op.register_vjp(x=rule)
 
 
@@ -177,7 +179,7 @@ BINARY: Final[dict[str, tuple[np.ufunc, Rule, Rule]]] = {
     "floor_divide": (np.floor_divide, zeros, zeros),
     "remainder": (np.remainder, lambda grad: grad, lambda grad, x, y: -grad * (x // y)),
 }
-"""Functions of two tensors: name -> (ufunc, rule for x, rule for y). `prims.add` is the other one."""
+"""Functions of two tensors: name -> (ufunc, rule for x, rule for y); `add` is in `prims.py`."""
 
 
 def _declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> None:
@@ -253,4 +255,4 @@ def _clamp_grad(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
 )
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """Choose `value`, converted without changing its kind."""
-    return where(mask, cast_same_kind(value, x, "masked_fill"), x)  # type: ignore[no-any-return]
+    return where(mask, cast_same_kind(value, x, "masked_fill"), x)

@@ -19,6 +19,11 @@ from .declare import Array, allocate, declare
 __all__ = ["concat", "stack"]
 
 
+def _agree(a: tuple[Any, ...], b: tuple[Any, ...], axis: int) -> bool:
+    """Return whether two shapes are equal except on one axis."""
+    return a[:axis] == b[:axis] and a[axis + 1 :] == b[axis + 1 :]
+
+
 def _joined(parts: Sequence[Any], dim: int) -> TensorSpec:
     """Return the spec of parts joined along an axis: C order, or the order all parts agree on."""
     if not parts:
@@ -27,9 +32,7 @@ def _joined(parts: Sequence[Any], dim: int) -> TensorSpec:
     axis = normalize_dim(dim, first.ndim)
     length = 0
     for part in parts:
-        if part.ndim != first.ndim or any(
-            i != axis and n != m for i, (n, m) in enumerate(zip(part.shape, first.shape, strict=True))
-        ):
+        if part.ndim != first.ndim or not _agree(part.shape, first.shape, axis):
             shapes = ", ".join(str(list(p.shape)) for p in parts)
             raise ArgumentError(f"std::concat along {dim}: other axes differ in length: {shapes}")
         length = length + part.shape[axis]
@@ -70,7 +73,7 @@ concat.register_fake(_joined)
 
 @concat.register_vjp
 def _concat_grad(grad: Tensor, xs_spec: list[TensorSpec], dim: int) -> list[Tensor]:
-    return grad.split([spec.shape[dim] for spec in xs_spec], dim)  # type: ignore[no-any-return]
+    return grad.split([spec.shape[dim] for spec in xs_spec], dim)
 
 
 stack = declare(
@@ -90,4 +93,4 @@ stack.register_fake(_stacked)
 
 @stack.register_vjp
 def _stack_grad(grad: Tensor, dim: int) -> list[Tensor]:
-    return grad.unbind(dim)  # type: ignore[no-any-return]
+    return grad.unbind(dim)

@@ -50,7 +50,7 @@ def _matmul_x(grad: Tensor, x_spec: TensorSpec, y: Tensor) -> Tensor:
         return _column(grad) * y.conj()
     if x_spec.ndim == 1:  # grad is [..., m]
         return (matmul(_row(grad), _adjoint(y))).squeeze(-2)
-    return matmul(grad, _adjoint(y))  # type: ignore[no-any-return]
+    return matmul(grad, _adjoint(y))
 
 
 def _matmul_y(grad: Tensor, x: Tensor, y_spec: TensorSpec) -> Tensor:
@@ -58,20 +58,20 @@ def _matmul_y(grad: Tensor, x: Tensor, y_spec: TensorSpec) -> Tensor:
     if x.ndim == 1:  # grad is [..., m]
         return _column(x.conj()) * _row(grad) if y_spec.ndim > 1 else x.conj() * grad
     if y_spec.ndim == 1:  # grad is [..., n]
-        return matmul(_adjoint(x), _column(grad)).squeeze(-1)  # type: ignore[no-any-return]
-    return matmul(_adjoint(x), grad)  # type: ignore[no-any-return]
+        return matmul(_adjoint(x), _column(grad)).squeeze(-1)
+    return matmul(_adjoint(x), grad)
 
 
 def _row(x: Tensor) -> Tensor:
-    return x.unsqueeze(-2)  # type: ignore[no-any-return]
+    return x.unsqueeze(-2)
 
 
 def _column(x: Tensor) -> Tensor:
-    return x.unsqueeze(-1)  # type: ignore[no-any-return]
+    return x.unsqueeze(-1)
 
 
 def _adjoint(x: Tensor) -> Tensor:
-    return x.swapaxes(-1, -2).conj()  # type: ignore[no-any-return]
+    return x.swapaxes(-1, -2).conj()
 
 
 matmul.register_vjp(x=_matmul_x, y=_matmul_y)
@@ -82,7 +82,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     """Multiply as matrices, after checking that both are 1-d."""
     if x.ndim != 1 or y.ndim != 1:
         raise ArgumentError(f"std::dot takes 1-d tensors, got {x.ndim}-d and {y.ndim}-d ones")
-    return matmul(x, y)  # type: ignore[no-any-return]
+    return matmul(x, y)
 
 
 @composite("outer(Tensor x, Tensor y) -> Tensor", "``x[i] * y[j]`` for two 1-d tensors.")

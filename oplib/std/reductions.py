@@ -1,8 +1,8 @@
 """Reductions: sums, products, extremes, norms, over some or all axes.
 
 ``dim`` is an int, several, or None for all; ``keepdim`` keeps them with length one. The axes that
-remain keep their order in memory; index results are C-contiguous. A rule computes with the result in
-`keepdim` form, so that it broadcasts against the operand.
+remain keep their order in memory; index results are C-contiguous. A rule computes with the result
+in `keepdim` form, so that it broadcasts against the operand.
 
 Imports floors 0 to 4, `declare.py`.
 """
@@ -57,7 +57,9 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.result_type(dtype, np.uint64 if dtype.kind == "u" else np.int64)
 
 
-def _declare_sum(name: str, kernel: Callable[..., Any], doc: str, result: Any) -> Operator[..., Any]:
+def _declare_sum(
+    name: str, kernel: Callable[..., Any], doc: str, result: Callable[..., Any]
+) -> Operator[..., Any]:
     """Declare a reduction with a choice of dtype, by default ``result(x.dtype)``."""
     op = declare(
         f"{name}(Tensor x, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None)"
@@ -83,7 +85,7 @@ sum_ = _declare_sum("sum", np.sum, "Sum over `dim`; integers are summed in 64 bi
 
 @sum_.register_vjp
 def _sum_grad(grad: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
-    return broadcast_to(_kept(grad, x_spec, dim, keepdim), x_spec.shape)  # type: ignore[no-any-return]
+    return broadcast_to(_kept(grad, x_spec, dim, keepdim), x_spec.shape)
 
 
 mean = _declare_sum("mean", np.mean, "Arithmetic mean over `dim`.", inexact_dtype)
@@ -92,7 +94,7 @@ mean = _declare_sum("mean", np.mean, "Arithmetic mean over `dim`.", inexact_dtyp
 @mean.register_vjp
 def _mean_grad(grad: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
     part = _kept(grad, x_spec, dim, keepdim) / _count(x_spec, dim)
-    return broadcast_to(part, x_spec.shape)  # type: ignore[no-any-return]
+    return broadcast_to(part, x_spec.shape)
 
 
 prod = _declare_sum("prod", np.prod, "Product over `dim`; integers in 64 bits.", sum_dtype)
@@ -104,26 +106,26 @@ def _prod_grad(grad: Tensor, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
 
 
 def _products_of_others(x: Tensor, dim: Any) -> Tensor:
-    """Return, per element, the product over `dim` of the others, without dividing: exact at zeros."""
+    """Return, per element, the product over `dim` of the others; no division, exact at zeros."""
     dims = normalize_dims(dim, x.ndim)
     order = [*(axis for axis in range(x.ndim) if axis not in dims), *dims]
     rest = [x.shape[axis] for axis in order[: x.ndim - len(dims)]]
     joined = x.permute(order).reshape([*rest, _count(x, dim)])
     others = _others(joined).reshape([x.shape[axis] for axis in order])
-    return others.permute([order.index(axis) for axis in range(x.ndim)])  # type: ignore[no-any-return]
+    return others.permute([order.index(axis) for axis in range(x.ndim)])
 
 
 def _others(x: Tensor) -> Tensor:
     """Return the products of others along the last axis: for pairs first, then within each pair."""
     length = x.shape[-1]
     if length <= 1:
-        return new_full(x, x.shape, 1)  # type: ignore[no-any-return]
+        return new_full(x, x.shape, 1)
     if length % 2:
         one = new_full(x, [*x.shape[:-1], 1], 1)
         return _others(concat([x, one], -1))[..., :length]
     left, right = x[..., 0::2], x[..., 1::2]
     outside = _others(left * right)
-    return stack([outside * right, outside * left], -1).reshape(x.shape)  # type: ignore[no-any-return]
+    return stack([outside * right, outside * left], -1).reshape(x.shape)
 
 
 # ---------------------------------------------------------------------- extremes
@@ -155,7 +157,7 @@ def _declare_extreme(name: str, kernel: Callable[..., Any]) -> None:
 
 def _shared(grad: Tensor, chosen: Tensor, dim: Any) -> Tensor:
     """Return `grad` divided evenly among the chosen elements along `dim`."""
-    return mask(grad / chosen.sum(dim, True), chosen)  # type: ignore[no-any-return]
+    return mask(grad / chosen.sum(dim, True), chosen)
 
 
 _declare_extreme("max", np.max)
@@ -273,21 +275,17 @@ def _norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
     return np.power(np.power(size, ord).sum(**where), 1 / ord)
 
 
-norm.register_fake(
-    lambda x, ord, dim, keepdim: reduced_spec(x, dim, keepdim, real_dtype(x.dtype))
-)
+norm.register_fake(lambda x, ord, dim, keepdim: reduced_spec(x, dim, keepdim, real_dtype(x.dtype)))
 
 
 @norm.register_vjp
-def _norm_grad(
-    grad: Tensor, x: Tensor, out: Tensor, ord: float, dim: Any, keepdim: bool
-) -> Tensor:
+def _norm_grad(grad: Tensor, x: Tensor, out: Tensor, ord: float, dim: Any, keepdim: bool) -> Tensor:
     """Differentiate: ``sign(x) (|x| / norm)^(ord - 1)``, zero where the norm is zero."""
     grad, out = _kept(grad, x, dim, keepdim), _kept(out, x, dim, keepdim)
     if math.isinf(ord):
         return _shared(grad, x.abs() == out, dim) * x.sign()
     if ord == 0:
-        return new_full(x, x.shape, 0)  # type: ignore[no-any-return]
+        return new_full(x, x.shape, 0)
     if ord == 1:
         return grad * x.sign()
     if ord == 2:

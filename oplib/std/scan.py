@@ -33,4 +33,4 @@ def _cumsum_spec(x: Any, dim: int, *, dtype: Any) -> Any:
 @cumsum.register_vjp
 def _cumsum_grad(grad: Tensor, dim: int) -> Tensor:
     """Sum from each position to the end."""
-    return grad.flip(dim).cumsum(dim).flip(dim)  # type: ignore[no-any-return]
+    return grad.flip(dim).cumsum(dim).flip(dim)

@@ -1,7 +1,7 @@
 """View operators: other shapes, orders and parts of the same elements.
 
-Each has a kernel on arrays, a geometry rule (`tensor/view_rules.py`) that says the same without data,
-and a gradient rule: axes that were moved move back, parts are added into zeros at their addresses.
+Each has a kernel on arrays, a geometry rule (`tensor/view_rules.py`) that says the same without
+data, and a gradient rule: moved axes move back, parts are added into zeros at their addresses.
 `reshape` and its kin are views where strides allow it and copies otherwise: their schemas say
 ``Tensor(*)``, their geometry rules return None for a copy, which the fake rule then describes.
 
@@ -26,7 +26,7 @@ from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare
 from .joining import concat, stack
 
-__all__ = ["reshape", "scatter", "transpose"]
+__all__ = ["dense", "reshape", "scatter", "transpose"]
 
 
 # ---------------------------------------------------------------------- gradients by address
@@ -38,10 +38,10 @@ def dense(x: Any) -> Geometry:
 
 
 def scatter(grad: Tensor, x_spec: TensorSpec, part: Geometry) -> Tensor:
-    """Return zeros like x with `grad` added where `part`, a view of the `dense` x, has its elements."""
+    """Return zeros like x with `grad` added where `part`, a view of the `dense` x, is."""
     item = x_spec.dtype.itemsize
     stride = [step // item for step in part.strides]
-    return strided_add(grad, x_spec.shape, part.shape, stride, part.offset // item)  # type: ignore[no-any-return]
+    return strided_add(grad, x_spec.shape, part.shape, stride, part.offset // item)
 
 
 # ---------------------------------------------------------------------- the order of axes
@@ -63,9 +63,9 @@ transpose.register_view(view_rules.transpose)
 @transpose.register_vjp
 def _transpose_grad(grad: Tensor, dims: list[int] | None) -> Tensor:
     if dims is None:
-        return transpose(grad)  # type: ignore[no-any-return]
+        return transpose(grad)
     order = normalize_dims(dims, grad.ndim)
-    return transpose(grad, sorted(range(grad.ndim), key=order.__getitem__))  # type: ignore[no-any-return]
+    return transpose(grad, sorted(range(grad.ndim), key=order.__getitem__))
 
 
 @composite(
@@ -74,7 +74,7 @@ def _transpose_grad(grad: Tensor, dims: list[int] | None) -> Tensor:
 )
 def swapaxes(x: Tensor, dim1: int, dim2: int) -> Tensor:
     """Transpose by the permutation that swaps them."""
-    return transpose(x, view_rules.swapped_dims(x.ndim, dim1, dim2))  # type: ignore[no-any-return]
+    return transpose(x, view_rules.swapped_dims(x.ndim, dim1, dim2))
 
 
 @composite(
@@ -83,7 +83,7 @@ def swapaxes(x: Tensor, dim1: int, dim2: int) -> Tensor:
 )
 def movedim(x: Tensor, source: list[int], destination: list[int]) -> Tensor:
     """Transpose by the permutation that moves them."""
-    return transpose(x, view_rules.moved_dims(x.ndim, source, destination))  # type: ignore[no-any-return]
+    return transpose(x, view_rules.moved_dims(x.ndim, source, destination))
 
 
 # ---------------------------------------------------------------------- shapes
@@ -124,12 +124,12 @@ contiguous.register_vjp(x=lambda grad: grad)
 def flatten(x: Tensor, start_dim: int, end_dim: int) -> Tensor:
     """Reshape to one axis in place of several."""
     if x.ndim == 0:
-        return reshape(x, [1])  # type: ignore[no-any-return]
+        return reshape(x, [1])
     start, end = normalize_dim(start_dim, x.ndim), normalize_dim(end_dim, x.ndim)
     if end < start:
         raise ArgumentError(f"std::flatten needs start_dim <= end_dim, got {start_dim}, {end_dim}")
     length = numel(x.shape[start : end + 1])
-    return reshape(x, [*x.shape[:start], length, *x.shape[end + 1 :]])  # type: ignore[no-any-return]
+    return reshape(x, [*x.shape[:start], length, *x.shape[end + 1 :]])
 
 
 @composite(
@@ -140,7 +140,7 @@ def unflatten(x: Tensor, dim: int, size: list[Any]) -> Tensor:
     """Reshape to several axes in place of one."""
     axis = normalize_dim(dim, x.ndim)
     lengths = view_rules.infer_size(size, x.shape[axis])
-    return reshape(x, [*x.shape[:axis], *lengths, *x.shape[axis + 1 :]])  # type: ignore[no-any-return]
+    return reshape(x, [*x.shape[:axis], *lengths, *x.shape[axis + 1 :]])
 
 
 squeeze = declare(
@@ -193,7 +193,8 @@ select = declare(
 
 @select.register_kernel("cpu")
 def _select(x: Array, dim: int, index: int) -> Array:
-    return x[(*(slice(None),) * normalize_dim(dim, x.ndim), index, ...)]
+    key: tuple[Any, ...] = (*(slice(None),) * normalize_dim(dim, x.ndim), index, ...)
+    return x[key]
 
 
 select.register_view(view_rules.select)
@@ -237,7 +238,7 @@ def narrow(x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
         raise ArgumentError(
             f"std::narrow: {length} positions from {start} are not inside an axis of length {whole}"
         )
-    return slice_(x, dim, first, first + length)  # type: ignore[no-any-return]
+    return slice_(x, dim, first, first + length)
 
 
 @composite(
@@ -298,12 +299,10 @@ as_strided = declare(
 
 
 @as_strided.register_kernel("cpu")
-def _as_strided(
-    x: Array, size: list[int], stride: list[int], storage_offset: int | None
-) -> Array:
+def _as_strided(x: Array, size: list[int], stride: list[int], storage_offset: int | None) -> Array:
     owner = owner_of(x)
     if not isinstance(owner, np.ndarray):
-        raise ArgumentError("std::as_strided needs memory that a NumPy array owns; x.clone() has it")
+        raise ArgumentError("std::as_strided needs memory a NumPy array owns; x.clone() has it")
     buffer = owner.ravel(order="K").view(np.uint8)
     start = Geometry.of_array(x, buffer.__array_interface__["data"][0])
     part = view_rules.as_strided(start, size, stride, storage_offset)
@@ -355,7 +354,7 @@ split.register_vjp(x=lambda grad, dim: concat(grad, dim))
 def chunk(x: Tensor, chunks: int, dim: int) -> list[Tensor]:
     """Split by the sizes that many chunks have."""
     sizes = view_rules.chunk_sizes(x.shape[normalize_dim(dim, x.ndim)], chunks)
-    return split(x, sizes, dim)  # type: ignore[no-any-return]
+    return split(x, sizes, dim)
 
 
 unbind = declare(

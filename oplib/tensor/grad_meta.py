@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..dispatch.keys import BACKENDS, INTERPRETER, META
+
 __all__ = [
     "AccumulationNode",
     "AutogradMeta",
@@ -261,9 +263,12 @@ class WideGradNode(GradNode):
 
 
 class AccumulationNode:
-    """The node of a leaf: it owns ``.grad`` and works after the leaf's handle is gone."""
+    """The node of a leaf: it owns ``.grad`` and works after the leaf's handle is gone.
 
-    __slots__ = ("__weakref__", "dtypes", "grad", "hooks", "leaf", "post_hooks", "shapes")
+    `keys` says where the leaf lives: its backend, whether it is fake or wrapped by an interpreter.
+    """
+
+    __slots__ = ("__weakref__", "dtypes", "grad", "hooks", "keys", "leaf", "post_hooks", "shapes")
 
     edges: Final = ()
     width: Final = 1
@@ -272,6 +277,7 @@ class AccumulationNode:
 
     grad: Any
     hooks: NodeHooks | None
+    keys: int
     post_hooks: dict[int, Callable[..., Any]] | None
     leaf: weakref.ref[Any] | None
     shapes: tuple[int, ...]
@@ -415,6 +421,7 @@ def new_leaf_meta(shape: tuple[int, ...], dtype: Any, leaf: Any) -> AutogradMeta
     node.grad = None
     node.hooks = None
     node.post_hooks = None
+    node.keys = leaf._keys & (BACKENDS | META | INTERPRETER)
     node.leaf = weakref.ref(leaf)
     node.shapes = shape
     node.dtypes = dtype

@@ -9,12 +9,24 @@ Imports floors 0 to 2, `tensor.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, Final
 
 from ..dispatch import registry
 from .tensor import Tensor
 
-__all__ = ["FUNCTIONS", "METHODS", "REFLECTED", "install_methods", "operator_function"]
+__all__ = [
+    "FUNCTIONS",
+    "IN_PLACE",
+    "LATE",
+    "METHODS",
+    "NAMED",
+    "REFLECTED",
+    "SIZED",
+    "install_method",
+    "install_methods",
+    "operator_function",
+]
 
 METHODS: Final[dict[str, str]] = {
     # arithmetic
@@ -28,10 +40,11 @@ METHODS: Final[dict[str, str]] = {
     "__matmul__": "matmul",
     "__neg__": "neg",
     "__abs__": "abs",
-    "__invert__": "logical_not",
-    "__and__": "logical_and",
-    "__or__": "logical_or",
-    "__xor__": "logical_xor",
+    # bits (of bools: logic)
+    "__invert__": "bitwise_not",
+    "__and__": "bitwise_and",
+    "__or__": "bitwise_or",
+    "__xor__": "bitwise_xor",
     # comparison
     "__eq__": "eq",
     "__ne__": "ne",
@@ -44,29 +57,58 @@ METHODS: Final[dict[str, str]] = {
     "__isub__": "sub_",
     "__imul__": "mul_",
     "__itruediv__": "div_",
+    "__ifloordiv__": "floor_divide_",
+    "__imod__": "remainder_",
     "__ipow__": "pow_",
 }
 """Special methods by operator; the other methods carry their operator's own name."""
 
+_UNARY: Final = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp"),
+    *("expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "relu", "round"),
+    *("rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc"),
+)
+_BINARY: Final = (
+    *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floor_divide", "remainder"),
+)
+
+IN_PLACE: Final = (*_UNARY, *_BINARY, "clamp")
+"""Elementwise operators with a form that writes, named ``name_`` and derived from ``name``."""
+
 NAMED: Final[tuple[str, ...]] = (
-    *("add", "sub", "mul", "div", "pow", "matmul", "neg", "abs", "exp", "expm1", "log", "log1p"),
-    *("sin", "cos", "tan", "tanh", "sigmoid", "relu", "sqrt", "rsqrt", "square", "reciprocal"),
-    *("sign", "floor", "ceil", "round", "erf", "isnan", "isfinite", "isinf"),
-    *("maximum", "minimum", "where", "clamp", "cast", "floor_divide", "remainder"),
-    *("sum", "mean", "max", "min", "prod", "cumsum", "softmax", "log_softmax", "argmax", "argmin"),
-    *("any", "all", "logsumexp", "var", "std", "norm"),
-    *("transpose", "permute", "squeeze", "unsqueeze", "expand", "flatten"),
-    *("reshape", "diagonal", "unfold", "as_strided", "view_as_real", "view_as_complex"),
-    *("swapaxes", "movedim", "split", "chunk", "unbind", "narrow", "select", "unflatten"),
-    *("conj", "real", "imag", "angle", "detach", "clone", "contiguous", "alias"),
-    *("add_", "sub_", "mul_", "div_", "pow_", "exp_", "log_", "neg_", "sqrt_", "relu_", "tanh_"),
-    *("sigmoid_", "sin_", "cos_", "abs_", "square_", "reciprocal_", "clamp_"),
-    *("copy_", "fill_", "zero_", "set_value"),
-    *("new_empty", "new_zeros", "new_ones", "new_full", "index_select", "gather", "take_along_dim"),
-    *("masked_fill", "tril", "triu", "sort", "topk", "index_put_", "masked_fill_"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or"),
+    *IN_PLACE,
+    *(f"{name}_" for name in IN_PLACE),
+    *("copy_", "fill_", "zero_", "set_value", "masked_fill_", "index_put_"),
+    *("masked_fill", "cast", "isnan", "isfinite", "isinf"),
+    *(
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    ),
+    *("sum", "mean", "max", "min", "prod", "argmax", "argmin", "any", "all", "logsumexp"),
+    *("var", "std", "norm", "cumsum", "softmax", "log_softmax", "matmul", "dot", "outer"),
+    *("squeeze", "unsqueeze", "flatten", "unflatten", "diagonal", "unfold", "as_strided", "flip"),
+    *("swapaxes", "movedim", "split", "chunk", "unbind", "narrow", "select"),
+    *("index_select", "gather", "take_along_dim"),
+    *("view_as_real", "view_as_complex", "angle", "detach", "clone", "alias"),
 )
 """Methods named like their operator."""
+
+SIZED: Final[tuple[str, ...]] = (
+    *("reshape", "expand", "permute", "transpose", "new_empty", "new_zeros", "new_ones"),
+)
+"""Methods that take a size, or an order of axes, as one sequence or as several ints."""
+
+LATE: Final[dict[str, str]] = {"__getitem__": "basic_index", "__setitem__": "basic_index"}
+"""Methods that more than one operator serves: `install_method` replaces them when the module that
+defines the named one is loaded."""
 
 REFLECTED: Final[dict[str, str]] = {
     "__radd__": "add",
@@ -77,9 +119,9 @@ REFLECTED: Final[dict[str, str]] = {
     "__rmod__": "remainder",
     "__rpow__": "pow",
     "__rmatmul__": "matmul",
-    "__rand__": "logical_and",
-    "__ror__": "logical_or",
-    "__rxor__": "logical_xor",
+    "__rand__": "bitwise_and",
+    "__ror__": "bitwise_or",
+    "__rxor__": "bitwise_xor",
 }
 """Reflected special methods: the operator gets its arguments swapped."""
 
@@ -103,14 +145,27 @@ def _trampoline(name: str) -> Callable[..., Any]:
     return call
 
 
+def install_method(name: str, function: Callable[..., Any]) -> None:
+    """Make a function of several operators a method, in place of its `LATE` entry."""
+    setattr(Tensor, name, function)
+
+
 def install_methods() -> None:
-    """Put every method that is defined as an operator on `Tensor`."""
+    """Put every method that calls an operator on `Tensor`."""
     for method, name in METHODS.items():
         _install(method, name)
     for name in NAMED:
         _install(name, name)
     for method, name in REFLECTED.items():
         _install_reflected(method, name)
+    for name in SIZED:
+        setattr(Tensor, name, _sized(name))
+    for method, name in LATE.items():
+        _install_late(method, name)
+    for function in (_conj, _contiguous, _new_full):
+        setattr(Tensor, function.__name__.removeprefix("_"), function)
+    for name, getter in {"T": _T, "mT": _mT, "real": _real, "imag": _imag}.items():
+        setattr(Tensor, name, property(getter))
 
 
 def _install(method: str, name: str) -> None:
@@ -139,8 +194,31 @@ def _install_reflected(method: str, name: str) -> None:
     setattr(Tensor, method, first_call)
 
 
+def _install_late(method: str, name: str) -> None:
+    def first_call(*args: Any) -> Any:
+        registry.packet("std", name)
+        return getattr(Tensor, method)(*args)
+
+    first_call.__name__ = method
+    setattr(Tensor, method, first_call)
+
+
+def _sized(name: str) -> Callable[..., Any]:
+    """Return a method whose size may be written ``2, 3`` or ``(2, 3)``."""
+    call = operator_function(name)
+
+    def method(self: Tensor, *size: Any, **keywords: Any) -> Any:
+        if not size:
+            return call(self, **keywords)
+        several = len(size) > 1 or not isinstance(size[0], list | tuple | NoneType)
+        return call(self, size if several else size[0], **keywords)
+
+    method.__name__ = name
+    return method
+
+
 def reset_methods(qualname: str) -> None:
-    """Let methods of an operator that was defined anew find it again (the registry calls this)."""
+    """Let methods of an operator that was defined anew find it again."""
     namespace, _, name = qualname.partition("::")
     if namespace != "std":
         return
@@ -152,3 +230,45 @@ def reset_methods(qualname: str) -> None:
             _install_reflected(method, name)
     if name in NAMED:
         _install(name, name)
+
+
+# ---------------------------------------------------------------------- methods with a shortcut
+
+
+def _conj(self: Tensor) -> Tensor:
+    """Return the complex conjugate; a real tensor is its own."""
+    if self.array.dtype.kind != "c":
+        return self
+    return operator_function("conj")(self)  # type: ignore[no-any-return]
+
+
+def _contiguous(self: Tensor) -> Tensor:
+    """Return the tensor itself if it is C-contiguous, else a copy that is."""
+    return self if self.is_contiguous() else operator_function("contiguous")(self)
+
+
+def _new_full(self: Tensor, size: Any, value: Any, *, dtype: Any = None) -> Tensor:
+    """Return a tensor filled with a number, on the device and by default in the dtype of this."""
+    return operator_function("new_full")(self, size, value, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def _real(self: Tensor) -> Tensor:
+    """Return the real part, a view; of a real tensor the tensor itself."""
+    if self.array.dtype.kind != "c":
+        return self
+    return operator_function("real")(self)  # type: ignore[no-any-return]
+
+
+def _imag(self: Tensor) -> Tensor:
+    """Return the imaginary part, a view; of a real tensor fresh zeros."""
+    return operator_function("imag")(self)  # type: ignore[no-any-return]
+
+
+def _T(self: Tensor) -> Tensor:  # noqa: N802
+    """Return the tensor with its axes reversed, a view."""
+    return operator_function("transpose")(self)  # type: ignore[no-any-return]
+
+
+def _mT(self: Tensor) -> Tensor:  # noqa: N802
+    """Return the tensor with its last two axes swapped, a view."""
+    return operator_function("swapaxes")(self, -1, -2)  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
-"""One comparison at one point: the matrix of analytic and numeric derivatives, made as sure as it
-gets.
+"""One comparison at one point: the matrix of derivatives, its numeric side made as sure as it gets.
 
-Imports floors 0 to 7, `compare.py`, `space.py`, `problem.py`, `differences.py`, `entries.py`. Read
-next: `gradcheck.py`.
+Imports floors 0 to 7, `compare.py`, `space.py`, `problem.py`, `differences.py`, `entries.py`.
+Read next: `gradcheck.py`.
 """
 
 from __future__ import annotations
@@ -79,6 +78,8 @@ class Attempt:
         Entries, or for random vectors elements of the results, at kinks.
     inconclusive : str
         Why nothing can be concluded, or empty.
+    kinked : bool
+        Whether that is because of kinks: another point would be another question.
     """
 
     entries: Entries
@@ -86,6 +87,7 @@ class Attempt:
     full: bool
     left_out: int
     inconclusive: str
+    kinked: bool
 
 
 def attempt_at(
@@ -119,12 +121,13 @@ def attempt_at(
         entries = improved(entries, columns, unsure, other, matrix)
     kinks = int(columns.kink.any(axis=0).sum())
     left_out = int(entries.left_out.sum()) if full else kinks
-    reason = _inconclusive(entries, not full and kinks > at.codomain.dimension / 2)
+    kinked = entries.mostly_left_out() or (not full and kinks > at.codomain.dimension / 2)
+    reason = "most of the function is at a kink" if kinked else _uncertain(entries)
     if not np.isfinite(at.base).all():
         reason = f"{at.codomain.place(int((~np.isfinite(at.base)).argmax()))} is not finite"
     if reason:
         reason += f" at {at.describe(domain)}"
-    return Attempt(entries, seeds, full, left_out, reason)
+    return Attempt(entries, seeds, full, left_out, reason, kinked)
 
 
 def _directions(
@@ -158,10 +161,8 @@ def _pulled_back(problem: Problem, at: Point, seeds: Vectors) -> Array:
     return gradients
 
 
-def _inconclusive(entries: Entries, mostly_kinks: bool) -> str:
-    if mostly_kinks or entries.mostly_left_out():
-        return "most of the function is at a kink"
-    if entries.unsure.any():
-        count = f"{int(entries.unsure.sum())} of {entries.unsure.size}"
-        return f"the numeric derivative of {count} entries is too uncertain"
-    return ""
+def _uncertain(entries: Entries) -> str:
+    if not entries.unsure.any():
+        return ""
+    count = f"{int(entries.unsure.sum())} of {entries.unsure.size}"
+    return f"the numeric derivative of {count} entries is too uncertain"

@@ -170,10 +170,11 @@ def _close_mismatch(
     wrong = ~(close | (np.isnan(got) & np.isnan(want)))
     if not wrong.any():
         return None
-    excess = np.where(wrong, np.where(np.isfinite(error), error - allowed, np.inf), -np.inf)
+    with np.errstate(all="ignore"):
+        excess = np.where(wrong, np.nan_to_num(error - allowed, nan=np.inf), -np.inf)
     worst = tuple(map(int, np.unravel_index(int(excess.argmax()), excess.shape)))
     index = worst[: expected.ndim]
-    wrong = wrong.reshape(expected.shape + (-1,)).any(axis=-1)
+    wrong = wrong.reshape((*expected.shape, -1)).any(axis=-1)
     detail = (
         f"off by {error[worst]:.3g}{_in_units(error[worst], want[worst], expected.dtype)}, "
         f"allowed {allowed[worst]:.3g}; {int(wrong.sum())} of {wrong.size} elements differ"
@@ -190,10 +191,11 @@ def _real_parts(array: Array) -> Array:
 
 def _in_units(error: float, value: float, dtype: np.dtype[Any]) -> str:
     """Return the error in units in the last place, where that means something."""
-    if dtype.kind not in "fc" or not np.isfinite(error) or not np.isfinite(value):
+    if dtype.kind not in "fc" or not np.isfinite(error) or not np.isfinite(value) or not value:
         return ""
     part = np.zeros((), dtype).real.dtype.type(abs(value))
-    return f" ({error / float(np.spacing(part)):.3g} units in the last place)"
+    unit = max(float(np.spacing(part)), float(np.finfo(part.dtype).tiny))
+    return f" ({float(error) / unit:.3g} units in the last place)"
 
 
 def _first(mask: Array) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..tensor.tensor import Tensor
 from .attempt import Point
 from .compare import Array, same_bytes
 from .problem import Problem
@@ -39,7 +40,7 @@ def inconsistencies(
     yield from _backward_repeats(problem, at, tolerance)
     yield from _absent_is_zero(problem, at)
     for block, array, tensor in zip(problem.domain.blocks, before, at.line.inputs, strict=True):
-        if not same_bytes(array, tensor.detach().numpy()):  # type: ignore[attr-defined]
+        if not same_bytes(array, _bytes_of(tensor)):
             yield GradientMismatch.plain(f"{block.name} was written", "the rule writes an input")
 
 
@@ -56,9 +57,16 @@ def _evaluations_repeat(
 
 
 def _backward_repeats(problem: Problem, at: Point, tolerance: float) -> Iterator[GradientMismatch]:
-    seeds = _ones(at.values)
-    first = at.line.pull_back(seeds)
-    if any((seed != 1).any() for seed in seeds):
+    seen: list[tuple[Tensor, Array]] = []
+    hooks = [
+        output.register_hook(lambda g: seen.append((g, _bytes_of(g).copy())))
+        for output in at.line.outputs
+        if output.requires_grad
+    ]
+    first = at.line.pull_back(_ones(at.values))
+    for hook in hooks:
+        hook.remove()
+    if any(not same_bytes(_bytes_of(gradient), copy) for gradient, copy in seen):
         yield GradientMismatch.plain(
             "backward writes the incoming gradient",
             "compute out of place: grad * 2, not grad *= 2",
@@ -70,6 +78,11 @@ def _backward_repeats(problem: Problem, at: Point, tolerance: float) -> Iterator
                 f"two backward runs give different gradients of {block.name}",
                 "the rule writes what it saved, or depends on something outside",
             )
+
+
+def _bytes_of(tensor: Tensor) -> Array:
+    array: Array = tensor.detach().numpy()  # type: ignore[attr-defined]
+    return array
 
 
 def _ones(values: list[Array]) -> list[Array]:

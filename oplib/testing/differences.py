@@ -1,12 +1,12 @@
 """Numeric derivatives along directions, each with an estimate of its own error.
 
 Central differences at `h` and `h/2` are combined to ``(4 D(h/2) - D(h)) / 3`` (Richardson), which
-leaves a truncation error of order h⁴; with ``h = ε^(1/3) max(1, |x|)`` the rounding error stays near
-``ε^(2/3)`` of the function's size. What the two estimates differ by tells how far to trust them.
+leaves a truncation error of order h⁴; with ``h = ε^(1/3) max(1, |x|)`` the rounding error stays
+near ``ε^(2/3)`` of the function's size. What the two differ by tells how far to trust them.
 
 A kink at the point shows as one-sided differences whose disagreement does not shrink with the step.
 
-Imports floors 0 to 7, `compare.py`, `space.py`, `problem.py`. Read next: `gradcheck.py`.
+Imports floors 0 to 7, `compare.py`, `problem.py`. Read next: `entries.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 
 from .compare import Array, tolerance_of
 from .problem import Problem
-from .space import Space
 
 __all__ = ["Columns", "Precision", "differentiate", "steps_of"]
 
@@ -74,7 +73,7 @@ class Precision:
         return float(self.eps ** (1 / 3))
 
 
-def steps_of(space: Space, point: Array, directions: Array, step: float) -> Array:
+def steps_of(point: Array, directions: Array, step: float) -> Array:
     """Return a step per direction: `step` times the largest moved coordinate, at least 1."""
     moved = np.where(directions != 0, np.abs(point), 0.0)
     return np.asarray(step * np.maximum(1.0, moved.max(axis=1, initial=1.0)))
@@ -138,9 +137,8 @@ def differentiate(
             columns.value[j] = (4 * narrow - wide) / 3
             columns.spread[j] = narrow - wide
             size = np.abs(narrow).max(initial=0.0) + narrow_bend
-            sharp = narrow_bend > precision.excuse * np.maximum(
-                size, precision.floor * np.abs(base)
-            )
+            least = np.maximum(size, precision.floor * np.abs(base))
+            sharp = narrow_bend > precision.excuse * least
             columns.kink[j] = sharp & (narrow_bend > 0.7 * wide_bend)
     return columns
 

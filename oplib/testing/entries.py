@@ -1,6 +1,6 @@
 """The matrix a gradient check compares, and the vectors it is made with.
 
-Imports floors 0 to 7, `compare.py`, `space.py`, `differences.py`. Read next: `gradcheck.py`.
+Imports floors 0 to 7, `compare.py`, `space.py`, `differences.py`. Read next: `attempt.py`.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Entries:
         base: Array,
         precision: Precision,
     ) -> Entries:
+        """Return the matrix of incoming gradients against directions."""
         with np.errstate(all="ignore"):
             size = np.abs(seeds.rows) @ np.abs(base)
             touched = (seeds.rows != 0).astype(float) @ columns.kink.T.astype(float) > 0
@@ -100,7 +101,8 @@ class Entries:
         allowed = self.precision.excuse * self.scale
         with np.errstate(all="ignore"):
             ratio = np.where(self.error == 0, 0.0, 10 * self.error / allowed)
-        return np.where(self.left_out, 0.0, np.where(np.isfinite(ratio), ratio, np.inf))
+        sure = np.nan_to_num(ratio, nan=np.inf, posinf=np.inf)
+        return np.asarray(np.where(self.left_out, 0.0, sure))
 
     @property
     def unsure(self) -> Array:
@@ -114,7 +116,7 @@ class Entries:
         allowed = self.precision.rtol * np.abs(self.numeric) + self.precision.atol * self.scale
         with np.errstate(all="ignore"):
             holds = np.abs(self.analytic - self.numeric) <= allowed + excused
-        return ~holds & ~self.left_out & ~self.unsure
+        return np.asarray(~holds & ~self.left_out & ~self.unsure)
 
     def worst(self) -> tuple[int, int]:
         """Return the wrong entry that is off most, relative to its block."""

@@ -2,15 +2,15 @@
 
 For an incoming gradient `v` let ``L(x) = Re sum(conj(v) * f(x))``. The engine, seeded with `v`,
 must return for each input a `g` with ``dL(x; u) = Re sum(conj(g) * u)`` for every direction `u`.
-With `K` incoming gradients and `K` directions that is a matrix: its analytic side takes `K` backward
-runs, its numeric side ``4 K`` evaluations, and every entry is compared. With unit vectors it is the
-Jacobian; otherwise the vectors are random, some of them moving one input alone.
+With `K` incoming gradients and `K` directions that is a matrix: its analytic side takes `K`
+backward runs, its numeric side ``4 K`` evaluations, and every entry is compared. With unit vectors
+it is the Jacobian; otherwise the vectors are random, some of them moving one input alone.
 
 An entry whose numeric value is uncertain is computed again with other steps, then at another point.
 If that does not help the check is inconclusive: skipped, never passed.
 
-Imports floors 0 to 7, `report.py`, `compare.py`, `space.py`, `problem.py`, `entries.py`, `hints.py`,
-`attempt.py`, `consistency.py`.
+Imports floors 0 to 7, `report.py`, `compare.py`, `space.py`, `problem.py`, `entries.py`,
+`hints.py`, `attempt.py`, `consistency.py`.
 """
 
 from __future__ import annotations
@@ -213,6 +213,7 @@ class _Check:
         self.options = options
         self.rng = rng
         self.failures: list[GradientMismatch] = []
+        self.notes: tuple[str, ...] = ()
 
     def report(self) -> GradCheckReport:
         """Compare at the given point, and at others near it while nothing can be concluded."""
@@ -225,20 +226,25 @@ class _Check:
         if full is None:
             full = self.problem.domain.dimension + at.codomain.dimension <= FULL_LIMIT
         self.problem.runs.update({"evaluations": 0, "backward runs": 0})
+        reason = ""
         for _ in range(DRAWS):
             attempt = attempt_at(self.problem, at, full, self.options, self.rng)
             if np.isfinite(at.base).all() and attempt.entries.wrong.any():
                 self.failures.append(self.mismatch(at, attempt))
-            if self.failures or not attempt.inconclusive:
+            if self.failures or attempt.kinked or not attempt.inconclusive:
                 break
             at = Point.of(self.problem, self.near(vector))
+            reason = reason or attempt.inconclusive
         counts = dict(self.problem.runs)
         self.failures += inconsistencies(self.problem, given, before, self.options.nondet_tol)
         self.problem.runs.update(counts)
         if self.failures:
             return self.made("failed", "", attempt)
-        status: Status = "skipped" if attempt.inconclusive else "passed"
-        return self.made(status, attempt.inconclusive, attempt)
+        if attempt.inconclusive:
+            return self.made("skipped", reason or attempt.inconclusive, attempt)
+        if reason:
+            self.notes = (f"checked near the given point, which is inconclusive: {reason}",)
+        return self.made("passed", "", attempt)
 
     def near(self, vector: Array) -> Array:
         """Return a random point within a tenth of a given one."""
@@ -261,6 +267,7 @@ class _Check:
             evaluations=problem.runs["evaluations"],
             backward_runs=problem.runs["backward runs"],
             seed=self.options.seed,
+            notes=self.notes,
         )
 
     def mismatch(self, at: Point, attempt: Attempt) -> GradientMismatch:

@@ -103,7 +103,7 @@ def hint_for(evidence: Evidence) -> str:
 
 
 def _conjugate(e: Evidence) -> str:
-    """``conj(g)`` matches for real incoming gradients, or ``-g`` for imaginary ones only."""
+    """Look for ``conj(g)``, or for a sign that only imaginary incoming gradients show."""
     real = slice(e.y.start, e.y.start + e.y.size)
     given, true = e.given[real].copy(), e.true[real]
     if e.x.is_complex:
@@ -114,31 +114,32 @@ def _conjugate(e: Evidence) -> str:
         missing = _agree(given, true) and _close(-e.given[imaginary], e.true[imaginary])
     if not missing:
         return ""
-    return (
-        "a conjugate is missing or surplus: the gradient of a holomorphic f is grad * conj(f'(x))"
-    )
+    return "a conjugate is missing or surplus: a holomorphic f has the gradient grad * conj(f'(x))"
 
 
 def _jvp(e: Evidence) -> str:
-    """Sizes are equal and the rule multiplies by the Jacobian, not by its transpose."""
+    """Look for a product with the Jacobian instead of its transpose."""
     given, true = e.given[e.y.range], e.true[e.y.range]
-    if given.shape[0] == given.shape[1] > 1 and _close(given, true.T):
+    square = given.shape[0] == given.shape[1] > 1
+    if square and _close(given, true.T) and not _close(given, true):
         return "this looks like the JVP (J v): multiply by the transpose of the Jacobian"
     return ""
 
 
 def _transposed(e: Evidence) -> str:
-    """The gradient itself, as an array, is transposed."""
+    """Look for a gradient that is transposed as an array."""
     shape = e.x.shape
     if len(shape) < 2 or shape != shape[::-1]:
         return ""
     given = e.given.reshape(len(e.given), -1, *shape)
     turned = given.transpose(0, 1, *range(given.ndim - 1, 1, -1)).reshape(e.given.shape)
-    return "the gradient is transposed" if _close(turned, e.true) else ""
+    if _close(turned, e.true) and not _close(e.given, e.true):
+        return "the gradient is transposed"
+    return ""
 
 
 def _factor(e: Evidence) -> str:
-    """The gradient is off by one number."""
+    """Look for one number by which all is off."""
     for given, true in ((e.given, e.true), (e.given[e.y.range], e.true[e.y.range])):
         square = float((true * true).sum())
         factor = float((given * true).sum()) / square if square else 0.0
@@ -157,17 +158,15 @@ def _meaning(factor: Fraction | None, e: Evidence) -> str:
         return ""
     if factor == -1:
         return ": the sign is wrong"
+    if factor in (2, Fraction(1, 2)) and (e.x.is_complex or e.y.is_complex):
+        return ": the gradient is dL/dRe + i dL/dIm, twice the conjugate Wirtinger derivative"
     lengths = {*e.x.shape, *e.y.shape, e.x.size, e.y.size, *_broadcast_lengths(e)} - {0, 1}
     for n in sorted(lengths):
         if factor == Fraction(1, n):
             return f": the mean over {n} elements was taken where their sum is due"
         if factor == n and n != 2:
             return f": the sum over {n} elements was taken where their mean is due"
-    if factor in (2, Fraction(1, 2)):
-        if e.x.is_complex or e.y.is_complex:
-            return ": the gradient is dL/dRe + i dL/dIm, twice the conjugate Wirtinger derivative"
-        return ": the derivative of a square, perhaps"
-    return ""
+    return ": the derivative of a square, perhaps" if factor in (2, Fraction(1, 2)) else ""
 
 
 def _broadcast_lengths(e: Evidence) -> set[int]:
@@ -176,7 +175,7 @@ def _broadcast_lengths(e: Evidence) -> set[int]:
 
 
 def _result_missing(e: Evidence) -> str:
-    """The gradient is right for some results, and the contribution of another is not there."""
+    """Look for a result that contributes nothing while others are right."""
     if len(e.codomain.blocks) < 2:
         return ""
     right = e.right_results()
@@ -188,14 +187,14 @@ def _result_missing(e: Evidence) -> str:
             rest = true - seed[block.range] @ e.true[block.range]
             if _close(given, rest) or not (given.any() or rest.any()):
                 return (
-                    f"with several incoming gradients, the contribution of {block.name} is missing"
+                    f"with gradients for all results, the contribution of {block.name} is missing"
                 )
         return "right for each result alone, wrong when several gradients come in"
     return ""
 
 
 def _zero(e: Evidence) -> str:
-    """The rule returns nothing."""
+    """Look for a rule that returns nothing."""
     if np.linalg.norm(e.given) <= 1e-4 * np.linalg.norm(e.true):
         return (
             "the rule returns zero; or a value was detached, for example by computing in NumPy code"
@@ -204,7 +203,7 @@ def _zero(e: Evidence) -> str:
 
 
 def _other_argument(e: Evidence) -> str:
-    """The gradient is the one of another argument."""
+    """Look for the gradient of another argument."""
     for block in e.domain.blocks:
         same = (block.shape, block.dtype) == (e.x.shape, e.x.dtype)
         if block is not e.x and same and _close(e.given, e.numeric[:, block.range]):
@@ -225,7 +224,7 @@ def _broadcast_axes(small: tuple[int, ...], large: tuple[int, ...]) -> list[int]
 
 
 def _broadcast(e: Evidence) -> str:
-    """Only one slice along the broadcast axes contributes."""
+    """Look for broadcast axes along which only one slice contributes."""
     axes = _broadcast_axes(e.x.shape, e.y.shape)
     if not axes:
         return ""
@@ -242,7 +241,7 @@ def _broadcast(e: Evidence) -> str:
 
 
 def _repeated_index(e: Evidence) -> str:
-    """Wrong only at positions that an integer argument names more than once."""
+    """Look for errors only where an integer argument names a position more than once."""
     columns = np.linalg.norm(e.given - e.true, axis=0) > 1e-6 * np.linalg.norm(e.true)
     wrong = np.flatnonzero(columns) % max(e.x.size, 1)
     if not e.x.shape or not len(wrong):
@@ -261,7 +260,7 @@ def _repeated_index(e: Evidence) -> str:
 
 
 def _constant_intermediate(e: Evidence) -> str:
-    """Nothing else explains a wrong derivative of the gradient."""
+    """Explain a wrong derivative of the gradient that nothing else explains."""
     if e.order < 2:
         return ""
     return (
@@ -275,11 +274,11 @@ HINTS: Final[tuple[Callable[[Evidence], str], ...]] = (
     _conjugate,
     _jvp,
     _transposed,
-    _result_missing,
-    _other_argument,
     _factor,
     _zero,
+    _other_argument,
     _broadcast,
     _repeated_index,
+    _result_missing,
     _constant_intermediate,
 )

@@ -267,7 +267,6 @@ def derivative(problem: Problem, rng: np.random.Generator) -> Problem:
 
 
 def _draw(rng: np.random.Generator, like: Array) -> Array:
-    values = rng.standard_normal(like.shape)
-    if like.dtype.kind == "c":
-        values = values + 1j * rng.standard_normal(like.shape)
-    return np.asarray(values).astype(like.dtype)
+    values = rng.standard_normal((2, *like.shape))
+    drawn = values[0] + 1j * values[1] if like.dtype.kind == "c" else values[0]
+    return np.asarray(drawn).astype(like.dtype)

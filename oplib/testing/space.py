@@ -1,8 +1,8 @@
 """`Space`: a list of arrays as one real vector, and back.
 
 Derivatives are linear algebra on real numbers. A complex element is two of them, its real and its
-imaginary part, so that ``Re sum(conj(g) * u)`` is the dot product of packed vectors and one statement
-covers real and complex functions alike.
+imaginary part, so that ``Re sum(conj(g) * u)`` is the dot product of packed vectors and one
+statement covers real and complex functions alike.
 
 Imports floors 0 to 7. Read next: `problem.py`.
 """

@@ -1,0 +1,170 @@
+"""Gradient values: validated, summed, copied, and filled in where none arrived.
+
+Note [Who may see a gradient]
+~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+A gradient that a user can see is never changed later, and a later write by the user never changes
+another gradient. So sums are out of place; what ends in ``.grad`` or in a result of `oplib.grad` is
+a copy nobody else holds; and every gradient that waits at a node has version 0: one that was written
+to before is copied when it is delivered, one that is written to while it waits makes the run raise.
+
+Arithmetic goes through `prims`, so gradients work on every backend and under every interpreter; raw
+NumPy is the short way for plain arrays.
+
+Imports floors 0 to 4. Read next: `engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..dispatch.keys import AUTOGRAD, BACKENDS, CPU, INTERPRETER, META, VIEW
+from ..dtypes import is_inexact
+from ..errors import AutogradError
+from ..prims import add, cast, clone, new_full, real, sum_to
+from ..shapes import broadcast_shapes
+from ..tensor.grad_meta import AccumulationNode, GradNode
+from ..tensor.tensor import Tensor, tensor_from_result
+
+__all__ = [
+    "Node",
+    "Spec",
+    "add_gradients",
+    "check_device",
+    "edge_name",
+    "fit",
+    "owned_copy",
+    "zeros_for",
+]
+
+Node: TypeAlias = GradNode | AccumulationNode
+
+_PLACE: Final = BACKENDS | META | INTERPRETER
+_ndarray: Final = np.ndarray
+
+
+class Spec(NamedTuple):
+    """What a gradient must be like; a dtype of None accepts any."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+
+
+def add_gradients(a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum of two gradients of one tensor, as a new tensor."""
+    if a._keys == CPU == b._keys:
+        return tensor_from_result(np.asarray(a.array + b.array))
+    return add(a, b)  # type: ignore[no-any-return]
+
+
+def owned_copy(gradient: Tensor) -> Tensor:
+    """Return a writable, dense copy that nobody else holds; with history if that is recorded."""
+    if gradient._keys == CPU:
+        return tensor_from_result(gradient.array.copy())
+    return clone(gradient)  # type: ignore[no-any-return]
+
+
+def zeros_for(node: GradNode, position: int, like: Tensor) -> Tensor:
+    """Return the zero gradient of an output that received none; `like` says where it lives.
+
+    Of a NumPy array it is one read-only element, broadcast.
+    """
+    shape, dtype = node.output_spec(position)
+    if like._keys & ~(AUTOGRAD | VIEW) == CPU:
+        return tensor_from_result(np.broadcast_to(np.zeros((), dtype), shape))
+    return new_full(like, list(shape), 0, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def check_device(gradient: Tensor, node: AccumulationNode) -> None:
+    """Raise unless a gradient lives where its leaf lives."""
+    if gradient._keys & _PLACE == node.keys or node.keys & INTERPRETER:
+        return
+    if gradient._keys & INTERPRETER:
+        raise AutogradError(
+            "a gradient of a functionalized or captured run reached a tensor from outside of it; "
+            "pass that tensor to the run as an argument"
+        )
+    raise AutogradError(
+        f"the gradient of a leaf {list(node.shapes)} lives on {gradient.device}, the leaf elsewhere\n"
+        "  return a gradient on the device of the argument"
+    )
+
+
+# ---------------------------------------------------------------------- validation
+
+
+def fit(gradient: Any, expected: Any, node: Node, where: str) -> Tensor:
+    """Return a gradient fit for the tensor it belongs to.
+
+    A gradient whose shape is a broadcast of the tensor's is summed to it; its dtype is cast, the
+    real part taken for a real tensor.
+
+    Parameters
+    ----------
+    gradient : Tensor, or a number for a 0-d tensor
+    expected : object with ``shape`` and ``dtype``
+    node : GradNode
+        Whose rule returned it, for the message.
+    where : str
+        Which argument or output it belongs to, for the message.
+
+    Raises
+    ------
+    AutogradError
+        If it cannot be made fit.
+    """
+    shape, dtype = expected.shape, expected.dtype
+    if type(gradient) is not Tensor:
+        gradient = _from_number(gradient, shape, node, where)
+    if gradient.array.shape != shape:
+        gradient = _summed(gradient, shape, node, where)
+    if dtype is None or gradient.array.dtype == dtype:
+        return gradient  # type: ignore[no-any-return]
+    if not is_inexact(gradient.dtype) and gradient.dtype.kind not in "iub":
+        raise AutogradError(f"{node.name()}: the gradient of {where} has dtype {gradient.dtype}")
+    if gradient.dtype.kind == "c" and dtype.kind != "c":
+        gradient = real(gradient)
+    return gradient if gradient.dtype == dtype else cast(gradient, dtype)  # type: ignore[no-any-return]
+
+
+def _from_number(gradient: Any, shape: tuple[int, ...], node: Node, where: str) -> Tensor:
+    if shape or not isinstance(gradient, int | float | complex | np.generic):
+        raise AutogradError(
+            f"{node.name()}: the gradient of {where} must be a Tensor, "
+            f"got {type(gradient).__name__}"
+        )
+    return tensor_from_result(np.asarray(gradient))
+
+
+def _summed(gradient: Tensor, shape: tuple[int, ...], node: Node, where: str) -> Tensor:
+    try:
+        summable = broadcast_shapes(shape, gradient.shape) == gradient.shape
+    except ValueError:
+        summable = False
+    if not summable:
+        raise AutogradError(
+            f"{node.name()}: the gradient of {where} has the wrong shape\n"
+            f"  expected  {list(shape)}\n  got       {list(gradient.shape)}\n"
+            "  (a shape that the expected one broadcasts to would be summed)"
+        )
+    return sum_to(gradient, shape)  # type: ignore[no-any-return]
+
+
+def edge_name(node: GradNode, saved: tuple[Any, ...], index: int) -> str:
+    """Return what users call the `index`-th edge of a node: ``"argument `x`"``."""
+    if node.kind.edge_name is not None:
+        return node.kind.edge_name(node, saved, index)
+    schema = getattr(node.kind.op, "schema", None)
+    names: Sequence[str] = getattr(schema, "differentiable_arguments", ())
+    layout = node.inputs
+    if layout is None:
+        return f"argument `{names[index]}`" if index < len(names) else f"input {index}"
+    for slot, length in enumerate(layout):
+        count = 1 if length is None else length
+        if index < count:
+            name = f"argument `{names[slot]}`" if slot < len(names) else f"input {slot}"
+            return name if length is None else f"{name}, element {index}"
+        index -= count
+    return f"input {index}"
