@@ -49,18 +49,19 @@ def torch_rows() -> Rows:
 
     custom, library, in_place, function = _torch_operators(torch)
     x, y, z, g = tensor(), tensor(), torch.zeros_like(tensor()), tensor(requires_grad=True)
+    seed = tensor()
 
     def chain(op: Callable[[Any, Any], Any], both: bool = False) -> Call:
         a, b = tensor(requires_grad=True), tensor(requires_grad=both)
 
         def run() -> None:
-            repeated(op, a, b).sum().backward()
+            repeated(op, a, b).backward(seed)
             a.grad = b.grad = None
 
         return run
 
     def apply_backward() -> None:
-        function.apply(g, y).sum().backward()
+        function.apply(g, y).backward(seed)
         g.grad = None
 
     return {
@@ -201,7 +202,7 @@ def paddle_rows() -> Rows:
         g.clear_gradient(set_to_zero=False)
 
     def chain() -> None:
-        repeated(paddle.multiply, g, y).sum().backward()
+        repeated(paddle.multiply, g, y).backward()
         g.clear_gradient(set_to_zero=False)
 
     return {

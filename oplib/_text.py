@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_BUILT_IN = _PACKAGE + "std" + os.sep
 _EXCERPT_WIDTH = 60
 
 
@@ -111,7 +112,9 @@ def is_internal_file(filename: str) -> bool:
     """Return whether `filename` belongs to oplib itself (its generated code included)."""
     if filename.startswith("<oplib"):
         return True
-    return filename.startswith(_PACKAGE) and not filename.startswith(_PACKAGE + "std" + os.sep)
+    if filename.startswith(_BUILT_IN) and not filename.endswith("declare.py"):
+        return False  # built-in operators are defined by users of the public API
+    return filename.startswith(_PACKAGE)
 
 
 def shorten_path(filename: str) -> str:

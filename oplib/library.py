@@ -372,7 +372,8 @@ def _define(
 def _module_of_caller() -> str:
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("oplib"):
-        if frame.f_globals["__name__"].startswith("oplib.std"):
+        name = frame.f_globals["__name__"]
+        if name.startswith("oplib.std.") and name != "oplib.std.declare":
             break
         frame = frame.f_back
     return frame.f_globals.get("__name__", "__main__") if frame is not None else "__main__"

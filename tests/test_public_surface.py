@@ -46,13 +46,13 @@ def test_the_public_surface_is_the_recorded_one() -> None:
 
 @pytest.mark.parametrize("module", list(public_modules()), ids=lambda module: module.__name__)
 def test_every_public_name_exists_and_is_listed_once(module: ModuleType) -> None:
-    names = list(vars(module)["__all__"])
+    names = module.__all__
     assert len(set(names)) == len(names)
     assert [name for name in names if not hasattr(module, name)] == []
 
 
 def test_public_things_of_oplib_are_documented() -> None:
-    things = {name: getattr(oplib, name) for name in vars(oplib)["__all__"]}
+    things = {name: getattr(oplib, name) for name in oplib.__all__}
     functions = {name: thing for name, thing in things.items() if callable(thing)}
     assert [name for name, thing in functions.items() if not thing.__doc__] == []
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from .. import _state
 from .._text import short_repr
@@ -31,23 +31,27 @@ __all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext
 _PRIVATE: Final = "_ctx_"
 
 
-class Saved(NamedTuple):
-    """One kept tensor and where its history is.
+Saved: TypeAlias = tuple[Record | None, int | None, weakref.ref[Tensor] | None, bool]
+"""One kept tensor: record, place, handle of an input, whether it is stated to be constant.
 
-    `place` is the index of an input's edge, ``-1 - position`` of an output, or None for an
-    intermediate value: its history is unknown, unless it is stated to be constant.
-    """
+The place says where its history is: the index of an input's edge, ``-1 - position`` of an output, or
+None for an intermediate value, whose history is unknown.
+"""
 
-    record: Record | None
-    place: int | None
-    handle: weakref.ref[Tensor] | None
-    constant: bool
+
+class SavedAttribute:
+    """A tensor inside an attribute of ctx."""
+
+    __slots__ = ("saved",)
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
 
 
 class Kept(NamedTuple):
     """What a node keeps for a ctx; by convention the last element of ``node.saved``."""
 
-    tensors: list[tuple[Record | None, int | None, weakref.ref[Tensor] | None, bool]]
+    tensors: list[Saved]
     tree: TreeDef | None
     attributes: dict[str, Any]
 
@@ -153,10 +157,13 @@ class Context:
         node, kept = self._ctx_kept(f"ctx.{name}")
         if name not in kept.attributes:
             raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
-        return tree_map(
-            lambda leaf: _recovered(leaf, node, f"ctx.{name}") if type(leaf) is Saved else leaf,
-            kept.attributes[name],
-        )
+
+        def back(leaf: Any) -> Any:
+            if type(leaf) is not SavedAttribute:
+                return leaf
+            return _recovered(leaf.saved, node, f"ctx.{name}")
+
+        return tree_map(back, kept.attributes[name])
 
     # ------------------------------------------------------------------ the framework's side
 
@@ -188,7 +195,8 @@ class Context:
         def keep(leaf: Any) -> Any:
             if type(leaf) is not Tensor:
                 return leaf
-            return Saved(save(leaf), find(id(leaf)), ref(leaf), id(leaf) in constants)
+            saved = (save(leaf), find(id(leaf)), ref(leaf), id(leaf) in constants)
+            return SavedAttribute(saved)
 
         kept = {name: tree_map(keep, private.pop(name)) for name in attributes}
         return Kept(tensors, tree, kept)
@@ -254,9 +262,10 @@ class PyLayerContext(Context):
 # ---------------------------------------------------------------------- recovering
 
 
-def _recovered(saved: Any, node: GradNode, what: str) -> Tensor:
+def _recovered(saved: Saved, node: GradNode, what: str) -> Tensor:
     """Return a kept tensor with its history, after a version check."""
     record, place, handle, constant = saved
+    assert record is not None
     if place is None:
         tensor = recover(record, node, None, what)
         if not constant and is_inexact(tensor.dtype) and _state.current().mask & AUTOGRAD:
@@ -266,7 +275,7 @@ def _recovered(saved: Any, node: GradNode, what: str) -> Tensor:
         return recover_output(record, node, -1 - place, what)
     edge = node.edges[place]
     tensor = recover(record, node, edge, what)
-    return _same_handle(handle(), tensor, edge)
+    return _same_handle(None if handle is None else handle(), tensor, edge)
 
 
 _UNKNOWN: Final = (

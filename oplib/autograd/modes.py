@@ -126,7 +126,7 @@ class no_grad(_GradMode):
     @overload
     def __new__(cls) -> no_grad: ...
     @overload
-    def __new__(cls, function: F) -> F: ...
+    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]
     def __new__(cls, function: Any = None) -> Any:
         """Return the context manager, or the decorated function."""
         return object.__new__(cls) if function is None else _decorated(function, False)
@@ -140,7 +140,7 @@ class enable_grad(_GradMode):
     @overload
     def __new__(cls) -> enable_grad: ...
     @overload
-    def __new__(cls, function: F) -> F: ...
+    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]
     def __new__(cls, function: Any = None) -> Any:
         """Return the context manager, or the decorated function."""
         return object.__new__(cls) if function is None else _decorated(function, True)

@@ -462,10 +462,10 @@ def _rebuilt(value: Any, handles: Iterator[Tensor]) -> Any:
         same[:] = [_rebuilt(element, handles) for element in value]
         return same
     if isinstance(value, dict):
-        same = copy.copy(value)
+        changed = copy.copy(value)
         for key, element in value.items():
-            same[key] = _rebuilt(element, handles)
-        return same
+            changed[key] = _rebuilt(element, handles)
+        return changed
     return value
 
 

@@ -5,7 +5,8 @@ Note [Saved tensors and versions]
 A node saves arrays, never Tensor handles: handles are rebound by in-place steps, and would close
 cycles. With the array go its Storage and the version at the time of saving; recovering checks that
 nobody wrote in between. The history of a saved *input* is the node's own edge; that of a saved
-*output* is (node, position). Neither is stored.
+*output* is (node, position). Neither is stored. A recovered input has its history also where nothing
+is recorded; the mask of the State keeps it out of every plan there.
 
 Imports floors 0 to 4.
 """
@@ -17,7 +18,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from .. import _state
 from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS, VIEW
+from ..dtypes import is_inexact
 from ..errors import AutogradError
+from ..prims import clone
 from ..tensor.grad_meta import AutogradMeta, GradNode, new_meta
 from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
@@ -27,11 +30,13 @@ __all__ = [
     "Record",
     "TensorWrapper",
     "moved_on",
+    "overwritten",
     "recover",
     "recover_output",
     "save",
     "save_all",
     "save_copy",
+    "save_optional",
 ]
 
 _new: Final = object.__new__
@@ -55,49 +60,50 @@ class PackedTensor:
 
     __slots__ = ("dtype", "packed", "shape", "storage", "unpack", "version")
 
+    def __init__(self, tensor: Tensor, packed: Any, unpack: Any) -> None:
+        self.packed = packed
+        self.unpack = unpack
+        self.shape = tensor.shape
+        self.dtype = tensor.dtype
+        self.storage: Storage = tensor._storage
+        self.version = self.storage.version
+
 
 Record: TypeAlias = tuple[Any, Storage, int, int] | PackedTensor
 """What a node keeps of one tensor."""
 
 
-def save(tensor: Tensor | None) -> Any:
-    """Return the record of a tensor to be saved: a `TensorWrapper`, or a `PackedTensor`."""
-    if tensor is None:
-        return None
+def save(tensor: Tensor) -> Record:
+    """Return the record of a tensor to be saved, by way of the innermost pack hook if any."""
+    state = _state.current()
+    if state.include & SAVED_TENSOR_HOOKS:
+        pack, unpack = state.config["saved_tensors_hooks"]
+        return _pack(tensor, pack, unpack)
     storage = tensor._storage
-    keys = tensor._keys & _KEPT
-    hooks = _state.current().config.get("saved_tensors_hooks")
-    if hooks is not None:
-        return _pack(tensor, keys, hooks)
-    return TensorWrapper(tensor.array, storage, storage.version, keys)
+    return TensorWrapper(tensor.array, storage, storage.version, tensor._keys & _KEPT)
 
 
-def moved_on(record: Any, storage: Storage) -> Any:
-    """Return the record of a tensor of `storage` at its current version; others unchanged."""
-    if type(record) is PackedTensor:
-        if record.storage is storage:
-            record.version = storage.version
-    elif record is not None and record[1] is storage:
-        return TensorWrapper(record[0], storage, storage.version, record[3])
-    return record
+def save_optional(tensor: Tensor | None) -> Record | None:
+    """Return the record of an optional tensor."""
+    return None if tensor is None else save(tensor)
 
 
 def save_all(tensors: Sequence[Tensor | None]) -> list[Record | None]:
     """Return the records of several tensors."""
     if _state.current().include & SAVED_TENSOR_HOOKS:
-        return [save(tensor) for tensor in tensors]
+        return [save_optional(tensor) for tensor in tensors]
     return [
         None if t is None else (t.array, t._storage, t._storage.version, t._keys & _KEPT)
         for t in tensors
     ]
 
 
-def save_copy(tensor: Tensor) -> Any:
+def save_copy(tensor: Tensor) -> Record:
     """Return the record of a copy of a tensor that is about to be overwritten."""
-    copied = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
     state = _state.current()
+    plain = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
     with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
-        copied = copied.clone()  # type: ignore[attr-defined]
+        copied = clone(plain)
     return save(copied)
 
 
@@ -111,56 +117,62 @@ def _handle(array: Any, keys: int, storage: Storage) -> Tensor:
     return tensor
 
 
-def _pack(tensor: Tensor, keys: int, hooks: tuple[Any, Any]) -> PackedTensor:
-    """Let the pack hook of the innermost pair keep the value its own way."""
-    pack, unpack = hooks
-    record: PackedTensor = _new(PackedTensor)
-    record.storage = storage = tensor._storage
-    record.version = storage.version
-    record.shape, record.dtype = tensor.shape, tensor.dtype
-    record.unpack = unpack
+def _pack(tensor: Tensor, pack: Any, unpack: Any) -> PackedTensor:
+    """Let a pack hook keep the value its own way; it gets a handle without history, grad off."""
+    plain = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
+    record = PackedTensor(plain, None, unpack)
     state = _state.current()
-    with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
-        record.packed = pack(_handle(tensor.array, keys, storage))
-    if storage.version != record.version:
-        raise AutogradError("a pack hook wrote to the tensor it was given; pack a copy instead")
+    outer = state.replace(user=state.user & ~AUTOGRAD, include=state.include & ~SAVED_TENSOR_HOOKS)
+    with _state.enter(outer):
+        record.packed = pack(plain)
+    if record.storage.version != record.version:
+        raise AutogradError(
+            "a pack hook wrote to the tensor it was given, which is still in use\n"
+            "  write to a copy: tensor.clone()"
+        )
     return record
 
 
-def recover(record: Any, node: GradNode, meta: AutogradMeta | None, what: str) -> Tensor | None:
+def moved_on(record: Record | None, storage: Storage) -> Record | None:
+    """Return the record of a tensor of `storage` at its current version; others unchanged."""
+    if isinstance(record, PackedTensor):
+        if record.storage is storage:
+            record.version = storage.version
+    elif record is not None and record[1] is storage:
+        return TensorWrapper(record[0], storage, storage.version, record[3])
+    return record
+
+
+# ---------------------------------------------------------------------- recovering
+
+
+def recover(record: Record, node: GradNode, meta: AutogradMeta | None, what: str) -> Tensor:
     """Return the saved tensor with the history `meta`, after checking its version.
+
+    Generated backward functions do the same in place for tensors that were not packed.
 
     Raises
     ------
     AutogradError
         If the tensor was written to after it was saved.
     """
-    if record is None:
-        return None
-    if type(record) is PackedTensor:
+    if isinstance(record, PackedTensor):
         tensor = _unpack(record, node, what)
     else:
         array, storage, version, keys = record
         if storage.version != version:
-            raise _written(storage, version, node, what)
-        tensor = _new(Tensor)
-        tensor.array = array
-        tensor._keys = keys
-        tensor.autograd_meta = None
-        tensor._view = None
-        tensor._storage = storage
-    if meta is not None and _state.current().mask & AUTOGRAD:
+            raise overwritten(storage, version, node, what)
+        tensor = _handle(array, keys, storage)
+    if meta is not None:
         tensor.autograd_meta = meta
         tensor._keys |= AUTOGRAD
-    return tensor  # type: ignore[no-any-return]
+    return tensor
 
 
-def recover_output(
-    record: Any, node: GradNode, position: int, what: str
-) -> Tensor | None:
+def recover_output(record: Record, node: GradNode, position: int, what: str) -> Tensor:
     """Return a saved output, with its history: output `position` of `node` itself."""
     tensor = recover(record, node, None, what)
-    if tensor is not None and _state.current().mask & AUTOGRAD:
+    if _state.current().mask & AUTOGRAD and is_inexact(tensor.dtype):
         shape, dtype = node.output_spec(position)
         tensor.autograd_meta = new_meta(node, position, shape, dtype)
         tensor._keys |= AUTOGRAD
@@ -168,7 +180,9 @@ def recover_output(
 
 
 def _unpack(record: PackedTensor, node: GradNode, what: str) -> Tensor:
-    tensor = record.unpack(record.packed)
+    state = _state.current()
+    with _state.enter(state.replace(user=state.user & ~AUTOGRAD)):
+        tensor = record.unpack(record.packed)
     if (
         not isinstance(tensor, Tensor)
         or tensor.shape != record.shape
@@ -176,15 +190,16 @@ def _unpack(record: PackedTensor, node: GradNode, what: str) -> Tensor:
     ):
         got = tensor.describe() if isinstance(tensor, Tensor) else type(tensor).__name__
         raise AutogradError(
-            f"{node.name()}: the unpack hook must return a Tensor of shape {record.shape} and "
-            f"dtype {record.dtype} for {what}, got {got}"
+            f"{node.name()}: the unpack hook must return a Tensor of shape {list(record.shape)} "
+            f"and dtype {record.dtype} for {what}, got {got}"
         )
-    if tensor._storage is record.storage and tensor._storage.version != record.version:
-        raise _written(record.storage, record.version, node, what)
+    if tensor._storage is record.storage and record.storage.version != record.version:
+        raise overwritten(record.storage, record.version, node, what)
     return _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
 
 
-def _written(storage: Storage, version: int, node: GradNode, what: str) -> AutogradError:
+def overwritten(storage: Storage, version: int, node: GradNode, what: str) -> AutogradError:
+    """Return the error for a saved tensor that was written to."""
     writer = f", last by {storage.writer}" if storage.writer else ""
     return AutogradError(
         f"{node.name()}: {what} was saved for the gradient at version {version} and has been "

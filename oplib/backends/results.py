@@ -186,6 +186,7 @@ class ResultFinisher:
         for name in names:
             for base in tensor_leaves([given[name]]):
                 if array.size == 0 or _lies_in(array, base.array):
+                    array = array.view() if array is base.array else array
                     make = view_of if self.differentiable else alias_of
                     return make(base, array)
         if kind.alias is not None and "*" in kind.alias.before:

@@ -20,15 +20,16 @@ from .._tree import tree_map
 from ..dispatch.bind import describe_call, may_hold_tensors, tensor_leaves
 from ..dispatch.facets import KernelEntry, Registration
 from ..dispatch.interpreter import BELOW_AUTOGRAD
-from ..dispatch.keys import BACKENDS, CPU, WEAK, key_set_names
+from ..dispatch.keys import AUTOGRAD, BACKENDS, CPU, VIEW, WEAK, key_set_names
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import backend_of, python_call, resolve
 from ..dispatch.source import generate, local_name
 from ..errors import AliasError, DispatchError
 from ..schema import Argument, ListType, OptionalType, TensorType
 from ..tensor.geometry import Geometry, self_overlap
+from ..tensor.grad_meta import ViewRecord
 from ..tensor.storage import Storage, new_storage
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, join_family
 from .entries import kernel_function
 from .results import ResultFinisher
 
@@ -100,6 +101,9 @@ def _array_plan(
         "_op_storage": new_storage,
         "_op_check": lambda name, value: check_destination(op, name, value),
         "_op_storages": _written_storages,
+        "_op_current": _state.current,
+        "_op_join": join_family,
+        "_op_Record": ViewRecord,
     }
     taken, call = _kernel_call(op, keys)
     lines = [f"def plan({', '.join(locals_)}):", *taken]
@@ -152,6 +156,9 @@ def _functional_lines(
         "        raise",
     ]
     returns = op.schema.returns
+    base = _viewed_argument(op)
+    if base is not None and backend == CPU:
+        return [*lines, *_view_lines(op, base, every)]
     plain = len(returns) == 1 and returns[0].type == TensorType(None)
     if not plain or backend != CPU:
         return [*lines, f"    return _op_finish(_op_r, {every})"]
@@ -173,6 +180,50 @@ def _functional_lines(
         "    _op_s.owner = _op_s.writer = None",
         "    return _op_t",
     ]
+
+
+def _viewed_argument(op: Operator[..., Any]) -> str | None:
+    """Return the argument that the single result of a differentiable view operator is a view of."""
+    returns = op.schema.returns
+    if len(returns) != 1 or not isinstance(returns[0].type, TensorType) or not _joins_family(op):
+        return None
+    names = op.schema.aliased_arguments(0)
+    if len(names) != 1 or not isinstance(op.schema.argument(names[0]).type, TensorType):
+        return None
+    return names[0]
+
+
+def _view_lines(op: Operator[..., Any], base: str, every: str) -> list[str]:
+    """Return the lines that wrap a view of `base`; anything but an evident view goes to `finish`."""
+    array, local = f"_op_a_{base}", local_name(base)
+    return [
+        "    _op_b = _op_r.base if type(_op_r) is _op_type else None",
+        f"    if _op_b is None or (_op_b is not {array} and _op_b is not {array}.base):",
+        f"        return _op_finish(_op_r, {every})",
+        f"    _op_v = {local}._view",
+        "    if _op_v is None:",
+        f"        _op_join({local})",
+        f"        _op_v = {local}._view",
+        "    _op_w = _op_new(_op_Record)",
+        "    _op_w.family = _op_v.family",
+        "    _op_w.epoch = _op_v.epoch",
+        f"    _op_w.no_grad = not _op_current().mask & {AUTOGRAD}",
+        f"    _op_w.opaque = _op_v.opaque or {_opaque_name(op)!r}",
+        "    _op_t = _op_new(_op_Tensor)",
+        "    _op_t.array = _op_r",
+        f"    _op_t._keys = {local}._keys & {~AUTOGRAD} | {VIEW}",
+        "    _op_t.autograd_meta = None",
+        f"    _op_t._storage = {local}._storage",
+        "    _op_t._view = _op_w",
+        "    return _op_t",
+    ]
+
+
+def _opaque_name(op: Operator[..., Any]) -> str:
+    """Return the operator's name if its own gradient rule says more than addresses do."""
+    if op.gradient_rule is None or op.namespace == "std":
+        return ""
+    return op.qualname
 
 
 def _writing_lines(op: Operator[..., Any], call: str, every: str) -> list[str]:

@@ -551,7 +551,7 @@ class FunctionalRun:
                 outcome.gradients.append((index, len(values) - 1))
 
 
-def _pass_on(node: GradNode, gradient: Tensor) -> tuple[Tensor]:
+def _pass_on(node: GradNode, saved: tuple[()], gradient: Tensor) -> tuple[Tensor]:
     return (gradient,)
 
 

@@ -1,7 +1,7 @@
 """One comparison at one point: the matrix of derivatives, its numeric side made as sure as it gets.
 
-Imports floors 0 to 7, `compare.py`, `space.py`, `problem.py`, `differences.py`, `entries.py`.
-Read next: `gradcheck.py`.
+Imports floors 0 to 7, `compare.py`, `space.py`, `vectors.py`, `problem.py`, `differences.py`,
+`entries.py`. Read next: `gradcheck.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 
 from .compare import Array
 from .differences import Columns, Precision, differentiate, steps_of
-from .entries import Entries, Vectors, improved
+from .entries import Entries, improved
 from .problem import Linearization, Problem
 from .space import Space
+from .vectors import Vectors
 
 __all__ = ["Attempt", "Options", "Point", "attempt_at"]
 
@@ -50,7 +51,7 @@ class Point:
     def of(problem: Problem, vector: Array) -> Point:
         """Return the recorded run of a problem at a packed point."""
         line = problem.linearize(list(problem.domain.unpack(vector)))
-        values = [output.detach().numpy() for output in line.outputs]  # type: ignore[attr-defined]
+        values = [output.detach().numpy() for output in line.outputs]
         codomain = problem.codomain(values)
         return Point(vector, line, values, codomain, codomain.pack(values))
 
@@ -101,10 +102,15 @@ def attempt_at(
     dtypes = [block.dtype for block in (*domain.blocks, *at.codomain.blocks)]
     precision = Precision.of(dtypes, options.rtol, options.atol)
     directions = _directions(domain, at.vector, full, options.directions, rng)
-    steps = steps_of(at.vector, directions.rows, precision.step)
+    steps = steps_of(at.vector, directions, precision.step)
     if options.eps is not None:
-        steps = np.full(len(directions.rows), options.eps)
-    columns = differentiate(problem, at.vector, at.base, directions.rows, steps, precision)
+        steps = np.full(len(directions), options.eps)
+
+    def along(which: Array, factor: float) -> Columns:
+        chosen = steps[which] * factor
+        return differentiate(problem, at.vector, at.base, directions, which, chosen, precision)
+
+    columns = along(np.arange(len(directions)), 1.0)
     seeds = _seeds(at.codomain, full, options.directions, columns, rng)
     gradients = _pulled_back(problem, at, seeds)
 
@@ -116,9 +122,7 @@ def attempt_at(
         unsure = np.flatnonzero(entries.unsure.any(axis=0))
         if not len(unsure):
             break
-        rows, changed = directions.rows[unsure], steps[unsure] * factor
-        other = differentiate(problem, at.vector, at.base, rows, changed, precision)
-        entries = improved(entries, columns, unsure, other, matrix)
+        entries = improved(entries, columns, unsure, along(unsure, factor), matrix)
     kinks = int(columns.kink.any(axis=0).sum())
     left_out = int(entries.left_out.sum()) if full else kinks
     kinked = entries.mostly_left_out() or (not full and kinks > at.codomain.dimension / 2)
@@ -134,7 +138,7 @@ def _directions(
     domain: Space, vector: Array, full: bool, count: int, rng: np.random.Generator
 ) -> Vectors:
     if full:
-        return Vectors.units(domain, rng, together=False)
+        return Vectors.unit(domain, rng, together=False)
     sizes = [float(np.abs(vector[b.range]).max(initial=0.0)) for b in domain.blocks]
     return Vectors.random(domain, rng, count, [max(1.0, size) for size in sizes])
 
@@ -144,17 +148,16 @@ def _seeds(
 ) -> Vectors:
     """Return the incoming gradients; random ones leave out results at kinks."""
     if full:
-        return Vectors.units(codomain, rng, together=len(codomain.blocks) > 1)
+        return Vectors.unit(codomain, rng, together=len(codomain.blocks) > 1)
     seeds = Vectors.random(codomain, rng, count, [1.0] * len(codomain.blocks))
-    seeds.rows[:, columns.kink.any(axis=0)] = 0.0
-    return seeds
+    return seeds.without(np.asarray(columns.kink.any(axis=0)))
 
 
 def _pulled_back(problem: Problem, at: Point, seeds: Vectors) -> Array:
     """Return the packed gradients, one row per incoming gradient."""
-    gradients = np.zeros((len(seeds.rows), problem.domain.dimension))
-    for i, (row, group) in enumerate(zip(seeds.rows, seeds.group, strict=True)):
-        arrays = at.codomain.unpack(row)
+    gradients = np.zeros((len(seeds), problem.domain.dimension))
+    for i, group in enumerate(seeds.group):
+        arrays = at.codomain.unpack(seeds[i])
         present = [array if group in (-1, k) else None for k, array in enumerate(arrays)]
         problem.runs["backward runs"] += 1
         gradients[i] = problem.domain.pack(at.line.pull_back(present))

@@ -262,7 +262,7 @@ def _scalar_differences(
 
 def _as_array(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.detach().numpy()  # type: ignore[attr-defined]
+        return value.detach().numpy()
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 

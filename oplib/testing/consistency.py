@@ -81,7 +81,7 @@ def _backward_repeats(problem: Problem, at: Point, tolerance: float) -> Iterator
 
 
 def _bytes_of(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().numpy()  # type: ignore[attr-defined]
+    array: Array = tensor.detach().numpy()
     return array
 
 

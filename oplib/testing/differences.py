@@ -6,7 +6,7 @@ near ``ε^(2/3)`` of the function's size. What the two differ by tells how far t
 
 A kink at the point shows as one-sided differences whose disagreement does not shrink with the step.
 
-Imports floors 0 to 7, `compare.py`, `problem.py`. Read next: `entries.py`.
+Imports floors 0 to 7, `compare.py`, `vectors.py`, `problem.py`. Read next: `entries.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from .compare import Array, tolerance_of
 from .problem import Problem
+from .vectors import Vectors
 
 __all__ = ["Columns", "Precision", "differentiate", "steps_of"]
 
@@ -73,10 +74,10 @@ class Precision:
         return float(self.eps ** (1 / 3))
 
 
-def steps_of(point: Array, directions: Array, step: float) -> Array:
+def steps_of(point: Array, directions: Vectors, step: float) -> Array:
     """Return a step per direction: `step` times the largest moved coordinate, at least 1."""
-    moved = np.where(directions != 0, np.abs(point), 0.0)
-    return np.asarray(step * np.maximum(1.0, moved.max(axis=1, initial=1.0)))
+    reach = [np.abs(point[directions[j] != 0]).max(initial=1.0) for j in range(len(directions))]
+    return step * np.array(reach)
 
 
 @dataclass(slots=True)
@@ -110,7 +111,8 @@ def differentiate(
     problem: Problem,
     point: Array,
     base: Array,
-    directions: Array,
+    directions: Vectors,
+    which: Array,
     steps: Array,
     precision: Precision,
 ) -> Columns:
@@ -121,16 +123,18 @@ def differentiate(
     problem : Problem
     point, base : numpy.ndarray
         The packed point, and the packed results there.
-    directions : numpy.ndarray
-        One packed direction per row.
+    directions : Vectors
+    which : numpy.ndarray of int
+        Positions of the directions to take.
     steps : numpy.ndarray
-        The step `h` per direction.
+        The step `h` for each of them.
     precision : Precision
     """
-    shape = (len(directions), len(base))
+    shape = (len(which), len(base))
     columns = Columns(np.zeros(shape), np.zeros(shape), np.zeros(shape, bool), steps.copy())
     at = _packed(problem)
-    for j, (direction, h) in enumerate(zip(directions, steps, strict=True)):
+    for j, (position, h) in enumerate(zip(which, steps, strict=True)):
+        direction = directions[position]
         wide, wide_bend = _central(at, point, base, direction, h)
         narrow, narrow_bend = _central(at, point, base, direction, h / 2)
         with np.errstate(all="ignore"):

@@ -1,63 +1,20 @@
-"""The matrix a gradient check compares, and the vectors it is made with.
+"""The matrix a gradient check compares.
 
-Imports floors 0 to 7, `compare.py`, `space.py`, `differences.py`. Read next: `attempt.py`.
+Imports floors 0 to 7, `compare.py`, `vectors.py`, `differences.py`. Read next: `attempt.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from .compare import Array
 from .differences import Columns, Precision
-from .space import Space
+from .vectors import Vectors
 
-__all__ = ["Entries", "Vectors", "improved"]
-
-
-# ---------------------------------------------------------------------- vectors
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """Directions, or incoming gradients: packed rows, and which blocks each row moves.
-
-    `group` is the position of the block, or -1 for all of them.
-    """
-
-    rows: Array
-    group: Array
-
-    @staticmethod
-    def units(space: Space, rng: np.random.Generator, together: bool) -> Vectors:
-        """Return the unit vectors, and with `together` one random vector over all blocks."""
-        rows = np.eye(space.dimension)
-        group = [space.block_of(k) for k in range(space.dimension)]
-        if together:
-            rows = np.vstack([rows, rng.standard_normal(space.dimension)])
-            group.append(-1)
-        return Vectors(rows, np.array(group, int))
-
-    @staticmethod
-    def random(
-        space: Space, rng: np.random.Generator, count: int, scales: Sequence[float]
-    ) -> Vectors:
-        """Return random vectors of unit length per block: all blocks together, and each alone."""
-        supports = [-1, *range(len(space.blocks))] if len(space.blocks) > 1 else [-1]
-        group = [supports[j % len(supports)] for j in range(max(count, len(supports)))]
-        rows = np.zeros((len(group), space.dimension))
-        for row, support in zip(rows, group, strict=True):
-            for position, block in enumerate(space.blocks):
-                if support in (-1, position) and block.size:
-                    part = rng.standard_normal(block.stop - block.start)
-                    share = scales[position] / max(scales) if support == -1 else 1.0
-                    row[block.range] = part * (share / np.linalg.norm(part))
-        return Vectors(rows, np.array(group, int))
-
-
-# ---------------------------------------------------------------------- entries
+__all__ = ["Entries", "improved"]
 
 
 @dataclass(slots=True)
@@ -82,17 +39,17 @@ class Entries:
     ) -> Entries:
         """Return the matrix of incoming gradients against directions."""
         with np.errstate(all="ignore"):
-            size = np.abs(seeds.rows) @ np.abs(base)
-            touched = (seeds.rows != 0).astype(float) @ columns.kink.T.astype(float) > 0
+            size = seeds.magnitudes().times(np.abs(base))
+            touched = seeds.magnitudes().times(columns.kink.T.astype(float)) > 0
             value, spread = (
                 np.where(columns.kink, 0.0, part) for part in (columns.value, columns.spread)
             )
-            numeric = seeds.rows @ value.T
-            error = np.abs(seeds.rows @ spread.T)
+            numeric = seeds.times(value.T)
+            error = np.abs(seeds.times(spread.T))
             error += precision.eps * size[:, None] / columns.step[None, :]
             scale = _block_maximum(np.where(touched, 0.0, np.abs(numeric)), seeds, directions)
             scale = np.maximum(scale, precision.floor * size[:, None])
-            analytic = gradients @ directions.rows.T
+            analytic = directions.times(gradients.T).T
         return Entries(analytic, numeric, error, scale, touched, precision)
 
     @property

@@ -9,8 +9,8 @@ it is the Jacobian; otherwise the vectors are random, some of them moving one in
 An entry whose numeric value is uncertain is computed again with other steps, then at another point.
 If that does not help the check is inconclusive: skipped, never passed.
 
-Imports floors 0 to 7, `report.py`, `compare.py`, `space.py`, `problem.py`, `entries.py`,
-`hints.py`, `attempt.py`, `consistency.py`.
+Imports floors 0 to 7, `report.py`, `compare.py`, `space.py`, `vectors.py`, `problem.py`,
+`entries.py`, `hints.py`, `attempt.py`, `consistency.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from ..tensor.tensor import Tensor
 from .attempt import Attempt, Options, Point, attempt_at
 from .compare import Array
 from .consistency import inconsistencies
-from .entries import Entries, Vectors
+from .entries import Entries
 from .hints import Evidence, hint_for
 from .problem import Problem, call_problem, derivative
 from .report import GradCheckReport, GradientMismatch, Status
 from .space import Space
+from .vectors import Vectors
 
 __all__ = ["gradcheck", "gradgradcheck"]
 
@@ -221,7 +222,7 @@ class _Check:
         at = given = Point.of(self.problem, vector)
         if not at.codomain.dimension or not self.problem.domain.dimension:
             return self.made("skipped", _nothing(at))
-        before = [tensor.detach().numpy().copy() for tensor in at.line.inputs]  # type: ignore[attr-defined]
+        before = [tensor.detach().numpy().copy() for tensor in at.line.inputs]
         full = self.options.full
         if full is None:
             full = self.problem.domain.dimension + at.codomain.dimension <= FULL_LIMIT
@@ -336,4 +337,4 @@ def _dense(entries: Entries, seeds: Vectors) -> tuple[Array, Array, Array] | Non
     if not len(together):
         return None
     row = int(together[0])
-    return seeds.rows[row], entries.analytic[row], entries.numeric[row]
+    return seeds[row], entries.analytic[row], entries.numeric[row]

@@ -12,7 +12,7 @@ import oplib
 from oplib import ArgumentError, AutogradError, DispatchError, Tensor
 from oplib.autograd import PyLayer
 
-from .helpers import assert_values, leaf, tensor
+from tests.autograd.helpers import assert_values, leaf, tensor
 
 Pair = namedtuple("Pair", "first second")
 
@@ -288,7 +288,7 @@ def test_var_positional_arguments_count_one_each_and_keywords_by_name():
 
 
 def test_a_call_that_does_not_fit_forward_is_an_argument_error_with_the_signature():
-    with pytest.raises(ArgumentError, match=r"forward\(x, w, scale=1.0\)"):
+    with pytest.raises(ArgumentError, match=r"forward\(x: .*scale"):
         Weighted.apply(leaf(1.0))
 
 

@@ -1,0 +1,258 @@
+"""Valid calls of every built-in operator, and what tests do with one: layouts, fakes, gradients.
+
+Arrays stand for tensors. Float arrays are smooth points of the operator, so that every case can be
+checked for its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oplib
+from oplib.tensor.methods import IN_PLACE
+
+RNG = np.random.default_rng(7)
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    """Return numbers of both signs, none of them near zero, an integer, or another."""
+    count = int(np.prod(shape))
+    grid = (np.arange(count) + 0.3) / max(count, 1) * 3.4 - 1.7
+    return RNG.permutation(grid + 0.02).reshape(shape)
+
+
+def positive(*shape: int) -> np.ndarray[Any, Any]:
+    """Return numbers between 0.2 and 0.8."""
+    return RNG.uniform(0.2, 0.8, shape)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of one valid call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def mapped(self, function: Callable[[Any], Any]) -> Call:
+        """Return the call with `function` applied to every array."""
+
+        def visit(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return type(value)(visit(part) for part in value)
+            return function(value) if isinstance(value, np.ndarray) else value
+
+        return Call(visit(self.args), {key: visit(value) for key, value in self.kwargs.items()})
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    return Call(args, kwargs)
+
+
+def at(*positions: Any) -> np.ndarray[Any, Any]:
+    return np.array(positions)
+
+
+A = normal(3, 4)
+B = normal(3, 4)
+CUBE = normal(2, 3, 4)
+MASK = A > 0
+
+UNARY = (
+    *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
+    *("tanh", "asinh", "atan", "sigmoid", "relu", "sign", "floor", "ceil", "trunc"),
+)
+UNARY_POSITIVE = (
+    *("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "asin", "acos", "atanh"),
+)
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "remainder", "floor_divide")
+PREDICATES = (
+    *("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"),
+)
+
+CASES: dict[str, list[Call]] = {
+    **{name: [call(normal(2, 3))] for name in UNARY},
+    **{name: [call(positive(2, 3))] for name in UNARY_POSITIVE},
+    "acosh": [call(positive(2, 3) + 1)],
+    "round": [call(A), call(A, 1)],
+    **{name: [call(A, B), call(A, normal(4)), call(normal(3, 1), normal(4))] for name in BINARY},
+    "div": [call(A, positive(3, 4)), call(A, 2.0), call(1.0, positive(2, 1))],
+    "pow": [call(positive(2, 3), normal(3)), call(A, 3), call(A, 2.0), call(2.0, A)],
+    **{name: [call(A)] for name in ("isnan", "isfinite", "isinf", "logical_not")},
+    **{name: [call(A, B), call(A, normal(4))] for name in PREDICATES},
+    **{f"bitwise_{name}": [call(at(1, 2, 3), at(3, 1, 1))] for name in ("and", "or", "xor")},
+    "bitwise_not": [call(at(1, 2, 3))],
+    "where": [call(MASK, A, B), call(MASK, A, 0.0), call(MASK[0], normal(3, 1), normal(4))],
+    "clamp": [call(A, -0.5, 0.5), call(A, min=0.0), call(A, max=0.5)],
+    "masked_fill": [call(A, MASK, 2.0), call(A, MASK[0], normal())],
+    # reductions
+    **{
+        name: [call(A), call(A, 0), call(CUBE, [0, 2]), call(CUBE, 1, True), call(A, None, True)]
+        for name in ("sum", "mean", "prod", "max", "min", "any", "all", "logsumexp")
+    },
+    **{name: [call(A), call(A, 0), call(CUBE, 1, True)] for name in ("argmax", "argmin")},
+    **{
+        name: [call(A), call(A, 0, 0), call(CUBE, [0, 2], 1), call(CUBE, 1, 0, True)]
+        for name in ("var", "std")
+    },
+    "norm": [
+        *(call(A), call(A, 2.0, 1), call(A, 1.0, 0), call(A, 3.0, [0, 1], True), call(A, 0.0)),
+        *(call(A, float("inf"), 1), call(A, float("-inf"))),
+    ],
+    "cumsum": [call(CUBE, 1), call(A, -1)],
+    "softmax": [call(A), call(CUBE, 1)],
+    "log_softmax": [call(A), call(CUBE, 1)],
+    # matrices
+    "matmul": [
+        *(call(A, normal(4, 2)), call(normal(3), A), call(A, normal(4)), call(A[0], B[0])),
+        *(call(CUBE, normal(4, 2)), call(CUBE, normal(2, 4, 2)), call(A, normal(2, 4, 2))),
+        *(call(normal(3), CUBE), call(CUBE, normal(4))),
+    ],
+    "dot": [call(A[0], B[0])],
+    "outer": [call(A[0], B[:, 0])],
+    # views
+    "transpose": [call(CUBE), call(CUBE, [1, 2, 0]), call(CUBE, [-1, 0, 1])],
+    "swapaxes": [call(CUBE, 0, -1)],
+    "movedim": [call(CUBE, 0, -1), call(CUBE, [0, 1], [2, 0])],
+    "reshape": [call(CUBE, [6, 4]), call(CUBE, [-1]), call(CUBE, [2, 2, 6])],
+    "contiguous": [call(CUBE)],
+    "flatten": [call(CUBE), call(CUBE, 1), call(normal())],
+    "unflatten": [call(CUBE, 2, [2, -1])],
+    "squeeze": [call(normal(1, 3, 1)), call(normal(1, 3, 1), 0), call(normal(2, 3), 0)],
+    "unsqueeze": [call(A, 0), call(A, [0, -1])],
+    "expand": [call(normal(3, 1), [2, 3, 4]), call(A, [-1, 4])],
+    "select": [call(CUBE, 1, -1)],
+    "slice": [call(CUBE, 1, 0, 2), call(CUBE, -1, None, None, -2), call(A, 0, 5, 9)],
+    "narrow": [call(CUBE, 2, 1, 2)],
+    "flip": [call(CUBE), call(CUBE, [0, 2])],
+    "diagonal": [call(A), call(CUBE, -1, 2, 0), call(A, 9)],
+    "unfold": [call(A, 1, 2, 1), call(CUBE, 0, 1, 2)],
+    "as_strided": [call(A, [2, 2], [4, 1], 1), call(A, [3, 2], [1, 1])],
+    "split": [call(A, 2, 1), call(CUBE, [1, 3], 2)],
+    "chunk": [call(A, 3, 1)],
+    "unbind": [call(CUBE, 1)],
+    "basic_index": [
+        *(call(CUBE, (0,)), call(CUBE, (slice(None, None, -1), None, ..., 1))),
+        *(call(CUBE, (1, 2, 3)), call(CUBE, ())),
+    ],
+    # joining
+    "concat": [call([A, B], 1), call([CUBE, CUBE], -1), call([A], 0)],
+    "stack": [call([A, B]), call([A, B], -1)],
+    # indexing
+    "index": [
+        *(call(CUBE, [at(0, 1, 1)]), call(CUBE, [None, at([0, 2], [1, 1])])),
+        *(call(CUBE, [at(0, 1), None, at(1, 3)]), call(CUBE, [None, at(0, 1), at(1, 3)])),
+    ],
+    "index_put": [
+        *(call(A, [at(0, 2)], normal(2, 4)), call(A, [at(0, 0)], normal(2, 4))),
+        *(call(A, [None, at(1, 1, 0)], normal(3)), call(A, [at(0, 2)], 1.5)),
+    ],
+    "index_sum": [call(normal(3, 4), [at(0, 2, 0)], [3, 4]), call(normal(3), [at(1, 1, 0)], [2])],
+    "index_winners": [call([at(0, 1, 0)], [3]), call([None, at(0, 1, 0)], [2, 3])],
+    "index_select": [call(CUBE, at(0, 2, 0), 1)],
+    "gather": [call(A, 1, at([0, 0], [3, 1]))],
+    "take_along_dim": [call(A, at([0], [3], [1]), 1), call(A, at([0, 1, 2, 0]), 0)],
+    # complex numbers
+    "complex": [call(A, B), call(normal(3, 1), normal(4)), call(A, 1.0)],
+    "polar": [call(positive(3, 4), A)],
+    "angle": [call(A)],
+    "imag": [call(A)],
+    # creation
+    **{name: [call([2, 3]), call([], dtype="f4")] for name in ("zeros", "ones", "empty")},
+    "arange": [call(0, 5), call(1.0, 2.0, 0.25), call(5, 0, -2), call(3, 1), call(0, 3, dtype="f4")],
+    "linspace": [call(0, 1, 5), call(0.0, 1j, 3), call(1, 2, 0)],
+    "eye": [call(3), call(2, 3, dtype="i4")],
+    "empty_like": [call(CUBE), call(A, dtype="f4")],
+    "full_like": [call(CUBE, 2), call(A, 1, dtype="i2")],
+    **{f"new_{name}": [call(A, [2, 2]), call(A, [3], dtype="i4")] for name in ("empty", "zeros", "ones")},
+    # writing
+    "fill_": [call(A, 2.0)],
+    "zero_": [call(A)],
+    "masked_fill_": [call(A, MASK, 2.0), call(A, MASK, normal())],
+    "set_value": [call(A, B)],
+    "index_put_": [call(A, [at(0, 2, 0)], normal(3, 4)), call(A, [None, at(1, 1, 0)], normal(3, 1))],
+}
+
+
+def _keeps_shape(given: Call) -> bool:
+    """Return whether a call's other operands broadcast to the first one's shape."""
+    x, *others = given.args
+    shapes = [np.shape(other) for other in others if other is not None]
+    return isinstance(x, np.ndarray) and np.broadcast_shapes(x.shape, *shapes) == x.shape
+
+
+CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] for name in IN_PLACE}
+
+UNINITIALISED = ("empty", "empty_like", "new_empty")
+"""Operators whose values mean nothing."""
+
+COMPLEX = (
+    *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
+    *("tanh", "asinh", "acosh", "atan", "sigmoid", "sign", "sqrt", "rsqrt", "log", "log2", "log10"),
+    *("log1p", "asin", "acos", "atanh", "sub", "mul", "div", "pow", "where", "sum", "mean", "prod"),
+    *("var", "std", "norm", "logsumexp", "cumsum", "softmax", "log_softmax", "matmul", "dot", "outer"),
+    *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
+    *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
+    *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),
+)
+"""Operators whose cases are also checked on complex numbers."""
+
+WRITING = (*(f"{name}_" for name in IN_PLACE), "fill_", "zero_", "masked_fill_", "index_put_")
+
+
+def identifiers(names: Any) -> list[Any]:
+    """Return (name, call) pairs as parameters with readable names."""
+    return [
+        pytest.param(name, given, id=f"{name}-{i}")
+        for name in names
+        for i, given in enumerate(CASES[name])
+    ]
+
+
+def operator(name: str) -> Any:
+    """Return the built-in operator `name`."""
+    return oplib.get_op(f"std::{name}")
+
+
+def as_tensors(given: Call, requires_grad: bool = False) -> Call:
+    """Return a call on fresh tensors in the place of arrays; float ones may require grad."""
+
+    def tensor(array: np.ndarray[Any, Any]) -> oplib.Tensor:
+        made = oplib.from_numpy(array.copy(order="K"))
+        return made.requires_grad_(requires_grad and array.dtype.kind in "fc")
+
+    return given.mapped(tensor)
+
+
+# ---------------------------------------------------------------------- layouts
+
+
+def reversed_axes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an equal array whose axes run backwards in memory."""
+    every = (slice(None, None, -1),) * array.ndim
+    return array[every].copy()[every]
+
+
+def strided(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an equal array with gaps in memory, its axes rotated."""
+    order = (*range(1, array.ndim), 0) if array.ndim else ()
+    wide = np.repeat(array.transpose(order), 2, -1) if array.ndim else array.copy()
+    view = wide[..., ::2] if array.ndim else wide
+    return view.transpose(np.argsort(order)) if array.ndim else view
+
+
+def broadcast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of the same shape whose first axis has stride 0."""
+    return np.broadcast_to(array[:1], array.shape) if array.ndim else array
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
+    "C": lambda array: array.copy(),
+    "F": lambda array: np.asarray(array, order="F").copy(order="F"),
+    "reversed": reversed_axes,
+    "strided": strided,
+}

@@ -1,0 +1,191 @@
+"""Every built-in operator, by table: what it has, and whether its facets agree with each other."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oplib
+from oplib.std import MODULES, load_all
+from oplib.tensor import methods
+from oplib.testing import gradcheck, gradgradcheck
+from tests.std.cases import (
+    CASES,
+    COMPLEX,
+    LAYOUTS,
+    UNINITIALISED,
+    WRITING,
+    Call,
+    as_tensors,
+    identifiers,
+    operator,
+)
+
+load_all()
+BUILT_IN = [name for names in MODULES.values() for name in names]
+
+
+# ---------------------------------------------------------------------- completeness
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_names_exactly_the_operators_a_module_defines(module):
+    file = importlib.import_module(f"oplib.std.{module}").__file__
+    defined = {
+        op.name
+        for op in map(oplib.get_op, oplib.list_ops("std"))
+        if op.definition_source.file == file
+    }
+    assert defined == set(MODULES[module])
+
+
+def test_every_operator_has_a_case():
+    assert sorted(CASES) == sorted(BUILT_IN)
+
+
+def test_every_method_names_an_operator():
+    targets = [*methods.METHODS.values(), *methods.NAMED, *methods.SIZED]
+    targets += [*methods.REFLECTED.values(), *methods.LATE.values()]
+    for name in targets:
+        assert oplib.has_op(f"std::{name}"), name
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_operator_is_documented_and_differentiable_or_declared_not_to_be(name):
+    op = operator(name)
+    assert op.__doc__
+    composite = "CompositeImplicitAutograd" in op.kernels
+    by_address = name == "as_strided"
+    if op.schema.differentiable_arguments and not composite and not by_address:
+        assert op.gradient_rule is not None
+
+
+# ---------------------------------------------------------------------- fakes
+
+
+def described(result: Any, base: Any) -> Any:
+    """Return shape, dtype, meaningful strides, and (of a view) how far from the base it begins."""
+    if isinstance(result, list | tuple):
+        return [described(part, base) for part in result]
+    strides = [s for n, s in zip(result.shape, result.strides, strict=True) if n > 1]
+    empty = 0 in result.shape
+    return result.shape, result.dtype, [] if empty else strides, _offset(result, base)
+
+
+def _offset(result: Any, base: Any) -> int | None:
+    if not isinstance(base, oplib.Tensor) or result._storage is not base._storage or not result.size:
+        return None
+    if isinstance(result.array, np.ndarray):
+        first, start = (t.array.__array_interface__["data"][0] for t in (result, base))
+        return first - start
+    return result.array.offset - base.array.offset
+
+
+def first_argument(given: Call) -> Any:
+    return given.args[0] if given.args else None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "given"), identifiers(CASES))
+def test_the_fake_rule_predicts_shape_dtype_and_strides(name, given, layout):
+    if name == "as_strided" and layout in ("reversed", "strided"):
+        pytest.skip("counts from the start of the storage, which is elsewhere")
+    real = as_tensors(given.mapped(LAYOUTS[layout]))
+    with oplib.FakeTensorMode() as mode:
+        fake = given.mapped(LAYOUTS[layout])
+        fake = as_tensors(fake).mapped(lambda array: array)
+        fake = Call(_faked(fake.args, mode), fake.kwargs)
+        predicted = described(operator(name)(*fake.args, **fake.kwargs), first_argument(fake))
+    actual = described(operator(name)(*real.args, **real.kwargs), first_argument(real))
+    assert predicted == actual
+
+
+def _faked(value: Any, mode: oplib.FakeTensorMode) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_faked(part, mode) for part in value)
+    return mode.from_tensor(value) if isinstance(value, oplib.Tensor) else value
+
+
+# ---------------------------------------------------------------------- gradients
+
+
+def differentiable(name: str, given: Call) -> Any:
+    """Return (function, tensors) for gradient checks, or None if nothing flows back."""
+    call = as_tensors(given, requires_grad=True)
+    op = operator(name)
+
+    def run(*args: Any) -> Any:
+        if name in WRITING:
+            args = (args[0] * 1, *args[1:])
+        return op(*args, **call.kwargs)
+
+    result = run(*call.args)
+    parts = result if isinstance(result, list) else [result]
+    return (run, call.args) if any(part.requires_grad for part in parts) else None
+
+
+DIFFERENTIABLE = [
+    name for name in CASES if differentiable(name, CASES[name][0]) and name != "set_value"
+]
+
+
+def test_only_comparisons_positions_and_creation_stop_gradients():
+    assert set(CASES) - set(DIFFERENTIABLE) == {
+        *MODULES["comparison"],
+        *MODULES["creation"],
+        *("isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin", "index_winners"),
+        "set_value",
+    }
+
+
+@pytest.mark.parametrize(("name", "given"), identifiers(DIFFERENTIABLE))
+def test_gradients_agree_with_differences_in_first_and_second_order(name, given):
+    function, args = differentiable(name, given)
+    assert gradcheck(function, args)
+    assert gradgradcheck(function, args)
+
+
+@pytest.mark.parametrize(("name", "given"), identifiers(COMPLEX))
+def test_complex_gradients_agree_with_differences_in_first_and_second_order(name, given):
+    def turned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array + 0.6j * array[..., ::-1] + 0.1j if array.dtype.kind == "f" else array
+
+    def complex_part(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return turned(array) if array.ndim else array * (1 + 0.3j)
+
+    function, args = differentiable(name, given.mapped(complex_part))
+    assert gradcheck(function, args)
+    assert gradgradcheck(function, args)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize(("name", "given"), identifiers(methods.IN_PLACE))
+def test_in_place_operators_store_what_the_functional_ones_compute(name, given):
+    call = as_tensors(given)
+    expected = operator(name)(*call.args, **call.kwargs)
+    x = call.args[0]
+    if f"{name}_" not in CASES or not isinstance(x, oplib.Tensor) or expected.shape != x.shape:
+        pytest.skip("grows")
+    version = x.inplace_version
+    written = operator(f"{name}_")(*call.args, **call.kwargs)
+    assert written is x
+    assert x.inplace_version == version + 1
+    np.testing.assert_array_equal(x.numpy(), expected.numpy().astype(x.dtype))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "given"), identifiers(CASES))
+def test_values_do_not_depend_on_layout(name, given, layout):
+    if name in (*UNINITIALISED, "as_strided"):
+        pytest.skip("values are whatever is in memory")
+    plain, other = as_tensors(given), as_tensors(given.mapped(LAYOUTS[layout]))
+    expected = operator(name)(*plain.args, **plain.kwargs)
+    result = operator(name)(*other.args, **other.kwargs)
+    pairs = zip(expected, result, strict=True) if isinstance(result, list) else [(expected, result)]
+    for a, b in pairs:
+        np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-12, atol=1e-14)
