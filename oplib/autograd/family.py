@@ -34,6 +34,7 @@ from ..prims import (
     view_as_complex,
     view_as_real,
 )
+from ..schema import TensorType
 from ..tensor.addressing import Address, address_in, geometry_of, real_parts
 from ..tensor.grad_meta import (
     AccumulationNode,
@@ -274,7 +275,7 @@ class ViewStage:
             "_op_stale": lambda *values: _refreshed_call(op, values),
             "_op_is_stale": _is_stale,
         }
-        plain = all(str(op.schema.argument(a.name).type) == "Tensor" for a in _tensor_arguments(op))
+        plain = all(isinstance(a.type, TensorType) for a in _tensor_arguments(op))
         if plain:
             test = " or ".join(
                 f"({t}._view is not None and {t}._view.epoch != {t}._view.family.epoch)"

@@ -22,7 +22,17 @@ from .. import _state
 from .._text import did_you_mean, join_names, short_repr
 from .._tree import leaves
 from ..errors import ArgumentError
-from ..schema import Argument, BasicType, FunctionSchema, ListType, OptionalType, TensorType, Type
+from ..schema import (
+    Argument,
+    BasicType,
+    ClassType,
+    FunctionSchema,
+    ListType,
+    OptionalType,
+    TensorType,
+    Type,
+    opaque_class,
+)
 from .convert import MISSING, Misfit, converter
 from .keys import BACKENDS, DEVICE_BITS, META
 from .operator import Operator, hooks
@@ -162,6 +172,9 @@ def _conversion_lines(op: AnyOperator, argument: Argument, names: dict[str, Any]
     names[convert] = _argument_converter(op, argument)
     inner = argument.type.element if isinstance(argument.type, OptionalType) else argument.type
     exact = _EXACT.get(inner.name) if isinstance(inner, BasicType) else None
+    if isinstance(inner, ClassType):
+        exact = f"_op_class_{argument.name}"
+        names[exact] = opaque_class(inner.name)
     if exact is None:
         return [f"    {argument.name} = {convert}({argument.name})"]
     some = f"{argument.name} is not None and " if inner is not argument.type else ""

@@ -23,7 +23,7 @@ def normal(*shape: int) -> np.ndarray[Any, Any]:
     """Return numbers of both signs, none of them near zero, an integer, or another."""
     count = int(np.prod(shape))
     grid = (np.arange(count) + 0.3) / max(count, 1) * 3.4 - 1.7
-    return RNG.permutation(grid + 0.02).reshape(shape)
+    return RNG.permutation(grid + RNG.uniform(0.0, 0.09, count)).reshape(shape)
 
 
 def positive(*shape: int) -> np.ndarray[Any, Any]:
@@ -162,13 +162,13 @@ CASES: dict[str, list[Call]] = {
     "angle": [call(A)],
     "imag": [call(A)],
     # creation
-    **{name: [call([2, 3]), call([], dtype="f4")] for name in ("zeros", "ones", "empty")},
-    "arange": [call(0, 5), call(1.0, 2.0, 0.25), call(5, 0, -2), call(3, 1), call(0, 3, dtype="f4")],
+    **{name: [call([2, 3]), call([], dtype="float32")] for name in ("zeros", "ones", "empty")},
+    "arange": [call(0, 5), call(1.0, 2.0, 0.25), call(5, 0, -2), call(3, 1), call(0, 3, dtype="float32")],
     "linspace": [call(0, 1, 5), call(0.0, 1j, 3), call(1, 2, 0)],
-    "eye": [call(3), call(2, 3, dtype="i4")],
-    "empty_like": [call(CUBE), call(A, dtype="f4")],
-    "full_like": [call(CUBE, 2), call(A, 1, dtype="i2")],
-    **{f"new_{name}": [call(A, [2, 2]), call(A, [3], dtype="i4")] for name in ("empty", "zeros", "ones")},
+    "eye": [call(3), call(2, 3, dtype="int32")],
+    "empty_like": [call(CUBE), call(A, dtype="float32")],
+    "full_like": [call(CUBE, 2), call(A, 1, dtype="int16")],
+    **{f"new_{name}": [call(A, [2, 2]), call(A, [3], dtype="int32")] for name in ("empty", "zeros", "ones")},
     # writing
     "fill_": [call(A, 2.0)],
     "zero_": [call(A)],
@@ -233,7 +233,7 @@ def as_tensors(given: Call, requires_grad: bool = False) -> Call:
 
 def reversed_axes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an equal array whose axes run backwards in memory."""
-    every = (slice(None, None, -1),) * array.ndim
+    every = (*(slice(None, None, -1),) * array.ndim, ...)
     return array[every].copy()[every]
 
 
@@ -243,11 +243,6 @@ def strided(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     wide = np.repeat(array.transpose(order), 2, -1) if array.ndim else array.copy()
     view = wide[..., ::2] if array.ndim else wide
     return view.transpose(np.argsort(order)) if array.ndim else view
-
-
-def broadcast(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of the same shape whose first axis has stride 0."""
-    return np.broadcast_to(array[:1], array.shape) if array.ndim else array
 
 
 LAYOUTS: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {

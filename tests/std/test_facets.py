@@ -95,9 +95,7 @@ def test_the_fake_rule_predicts_shape_dtype_and_strides(name, given, layout):
         pytest.skip("counts from the start of the storage, which is elsewhere")
     real = as_tensors(given.mapped(LAYOUTS[layout]))
     with oplib.FakeTensorMode() as mode:
-        fake = given.mapped(LAYOUTS[layout])
-        fake = as_tensors(fake).mapped(lambda array: array)
-        fake = Call(_faked(fake.args, mode), fake.kwargs)
+        fake = Call(_faked(as_tensors(given.mapped(LAYOUTS[layout])).args, mode), given.kwargs)
         predicted = described(operator(name)(*fake.args, **fake.kwargs), first_argument(fake))
     actual = described(operator(name)(*real.args, **real.kwargs), first_argument(real))
     assert predicted == actual
@@ -127,6 +125,12 @@ def differentiable(name: str, given: Call) -> Any:
     return (run, call.args) if any(part.requires_grad for part in parts) else None
 
 
+def check(function: Any, args: Any) -> None:
+    """Check both orders; only a result without elements may be skipped."""
+    for report in (gradcheck(function, args), gradgradcheck(function, args)):
+        assert report or report.reason == "no elements"
+
+
 DIFFERENTIABLE = [
     name for name in CASES if differentiable(name, CASES[name][0]) and name != "set_value"
 ]
@@ -143,9 +147,7 @@ def test_only_comparisons_positions_and_creation_stop_gradients():
 
 @pytest.mark.parametrize(("name", "given"), identifiers(DIFFERENTIABLE))
 def test_gradients_agree_with_differences_in_first_and_second_order(name, given):
-    function, args = differentiable(name, given)
-    assert gradcheck(function, args)
-    assert gradgradcheck(function, args)
+    check(*differentiable(name, given))
 
 
 @pytest.mark.parametrize(("name", "given"), identifiers(COMPLEX))
@@ -156,9 +158,7 @@ def test_complex_gradients_agree_with_differences_in_first_and_second_order(name
     def complex_part(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return turned(array) if array.ndim else array * (1 + 0.3j)
 
-    function, args = differentiable(name, given.mapped(complex_part))
-    assert gradcheck(function, args)
-    assert gradgradcheck(function, args)
+    check(*differentiable(name, given.mapped(complex_part)))
 
 
 # ---------------------------------------------------------------------- writing
