@@ -45,14 +45,19 @@ print((time.perf_counter() - start) * 1e3)
 
 def import_time(rounds: int) -> float:
     """Return the milliseconds that `oplib` takes where NumPy is imported: a median of processes."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(oplib.__file__).parents[1])}
+    with tempfile.TemporaryDirectory() as directory:
+        environment = {
+            **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
+            "PYTHONPATH": str(Path(oplib.__file__).parents[1]),
+            "PYTHONPYCACHEPREFIX": directory,
+        }
 
-    def run() -> float:
-        command = [sys.executable, "-c", IMPORT]
-        return float(subprocess.check_output(command, env=environment, text=True))
+        def run() -> float:
+            command = [sys.executable, "-c", IMPORT]
+            return float(subprocess.check_output(command, env=environment, text=True))
 
-    run()  # writes the bytecode
-    return statistics.median(run() for _ in range(rounds))
+        run()  # writes the bytecode
+        return statistics.median(run() for _ in range(rounds))
 
 
 def wheel_size(_: int) -> float | None:

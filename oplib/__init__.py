@@ -27,7 +27,8 @@ of it (``oplib.exp``), looked up in namespace ``std`` when first used.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import autograd, meta, std
 from ._state import copy_state
@@ -64,8 +65,7 @@ from .errors import (
     ReturnError,
     SchemaError,
 )
-from .functionalize import interpreter as functional_interpreter
-from .functionalize.interpreter import functionalize
+from . import functionalize as _functionalize_package  # before the function of the same name
 from .library import (
     Library,
     custom_op,
@@ -106,6 +106,8 @@ from .tensor.tensor import tensor_from_array as from_numpy
 if TYPE_CHECKING:
     from .program.capture import capture
     from .program.program import Program
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __version__ = "0.1.0"
 
@@ -188,6 +190,26 @@ __all__ = [
 ]
 
 
+def functionalize(function: F) -> F:
+    """Return a function with the same observable effect as `function`, run without writes below.
+
+    Views and in-place operators inside become pure operators on values; each mutated argument is
+    written once, after everything was computed. If the function raises, no argument has changed.
+
+    Examples
+    --------
+    >>> import oplib
+    >>> def f(x):
+    ...     x[0].add_(1)
+    ...     return x.sum()
+    >>> x = oplib.zeros(3)
+    >>> oplib.functionalize(f)(x), x
+    (Tensor(1.), Tensor([1., 0., 0.]))
+    """
+    interpreter = importlib.import_module(f"{_functionalize_package.__name__}.interpreter")
+    return interpreter.functionalize(function)  # type: ignore[no-any-return]
+
+
 _LAZY: Final = {"Program": "program", "capture": "program"}
 """Names that live in packages most programs never load (a third of the import time)."""
 
@@ -196,7 +218,6 @@ def _install() -> None:
     """Fill the tables that lower floors consult."""
     numpy_backend.install()
     meta.install()
-    functional_interpreter.install()
     for stage in (
         BackendStage(),
         meta.MetaStage(),

@@ -8,6 +8,7 @@ Imports nothing of oplib.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,16 @@ class TreeDef:
     kind: type | None
     keys: tuple[Any, ...] = ()
     children: tuple[TreeDef, ...] = ()
+
+    def __str__(self) -> str:
+        return repr(unflatten(self, itertools.repeat(_Star())))
+
+
+class _Star:
+    """Stands for a leaf where a structure is shown."""
+
+    def __repr__(self) -> str:
+        return "*"
 
 
 LEAF = TreeDef(None)

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from . import _state
-from ._dims import Facts, SymInt
+from ._dims import Facts, SymBool, SymInt
 from ._text import caller_site, function_site, join_names
 from ._tree import tree_map
 from .dispatch.bind import ADOPTERS, describe_call, tensor_leaves
@@ -52,6 +52,7 @@ __all__ = [
     "MetaStage",
     "TensorSpec",
     "broadcast",
+    "check",
     "get_ctx",
     "install",
     "like",
@@ -111,6 +112,25 @@ def get_ctx() -> FakeContext:
     return context  # type: ignore[no-any-return]
 
 
+def check(relation: Any) -> None:
+    """State that a comparison of sizes holds; from here on it is taken for granted.
+
+    Parameters
+    ----------
+    relation : bool or comparison of sizes
+        For example ``x.shape[0] > 1``, where the size depends on data.
+
+    Raises
+    ------
+    ArgumentError
+        If it is known not to hold.
+    """
+    if isinstance(relation, SymBool):
+        relation.left.facts.assume(relation)
+    elif not relation:
+        raise ArgumentError("a size check does not hold")
+
+
 # ---------------------------------------------------------------------- the mode
 
 
@@ -137,7 +157,7 @@ class FakeTensorMode(Interpreter):
         self.allow_real = allow_real
         self.dynamic = dynamic
         self.facts = Facts()
-        self._fakes: weakref.WeakKeyDictionary[Tensor, Tensor] = weakref.WeakKeyDictionary()
+        self._fakes: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}  # == of tensors is no bool
         self._storages: weakref.WeakKeyDictionary[Storage, Storage] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> Self:
@@ -163,10 +183,11 @@ class FakeTensorMode(Interpreter):
                 return tensor
             if tensor.array.mode is not None:
                 raise FakeTensorError("this fake belongs to another FakeTensorMode")
-        found = self._fakes.get(tensor)
-        if found is None:
-            found = self._fakes[tensor] = self._convert(tensor)
-        return found
+        key, fakes = id(tensor), self._fakes
+        if key not in fakes:
+            forget = weakref.ref(tensor, lambda _: fakes.pop(key, None))
+            fakes[key] = forget, self._convert(tensor)
+        return fakes[key][1]
 
     def _convert(self, tensor: Tensor) -> Tensor:
         array = tensor.array

@@ -201,6 +201,10 @@ class Context:
         kept = {name: tree_map(keep, private.pop(name)) for name in attributes}
         return Kept(tensors, tree, kept)
 
+    def _ctx_stops(self, tensor: Tensor | None) -> bool:
+        """Return whether an output is marked non-differentiable."""
+        return any(tensor is marked for marked in self._ctx_undifferentiable)
+
     def _ctx_tensor_attributes(self) -> list[str]:
         """Return the names of the user's attributes that hold a tensor."""
         return [

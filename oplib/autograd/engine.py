@@ -19,7 +19,7 @@ from typing import Any, Final
 from .. import _state
 from ..dispatch.keys import AUTOGRAD
 from ..errors import AutogradError
-from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode
+from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
 from .gradients import Node, add_gradients, check_device, edge_name, fit, owned_copy
 from .observe import observe, run_posthooks, run_prehooks
@@ -47,15 +47,10 @@ class GradTensorHolder:
     waiting: int
     buffer: Any
 
-    @classmethod
-    def of(cls, node: Node, waiting: int) -> GradTensorHolder:
-        """Return an empty holder."""
-        holder = _new(cls)
-        holder.node = node
-        holder.waiting = waiting
-        single = type(node) is GradNode or type(node) is AccumulationNode
-        holder.buffer = None if single else [None] * node.width
-        return holder
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.waiting = 0
+        self.buffer = [None] * node.width if type(node) is WideGradNode else None
 
     def add(self, position: int, gradient: Tensor) -> None:
         """Sum a gradient into that of one output."""
@@ -144,7 +139,7 @@ class Run:
         for meta, seed in roots:
             node = meta.grad_node
             if node not in holders:
-                holders[node] = GradTensorHolder.of(node, 0)
+                holders[node] = GradTensorHolder(node)
             holders[node].add(meta.position, seed)
         starts = list(holders.values())
         _count(holders, self.targets)
@@ -163,7 +158,8 @@ class Run:
                 holder = ready.popleft()
                 node, held = holder.node, holder.buffer
                 holder.buffer = None
-                if node.hooks is not None or targets is not None:
+                hooks = node.hooks
+                if hooks is not None or targets is not None:
                     held = self._observed(node, held)
                 if type(node) is AccumulationNode:
                     if held is not None and targets is None:
@@ -174,29 +170,26 @@ class Run:
                 saved = node.saved
                 if saved is None:
                     raise _released(node)
-                edges = node.edges
-                if held is None or node.hooks is not None or type(held) is list:
-                    outgoing = _call(node, saved, held)
-                else:
+                if hooks is None and type(held) is Tensor:
                     if held._storage.version:
                         raise _overwritten(node)
                     outgoing = node.kind.backward(node, saved, held)
+                else:
+                    outgoing = _call(node, saved, held)
                 if release:
                     node.saved = None
-                for edge, gradient in zip(edges, outgoing, strict=True):
+                for edge, gradient in zip(node.edges, outgoing):  # noqa: B905 (strict costs 10 %)
                     if edge is None:
                         continue
                     target = find(edge.grad_node)
                     if target is None or (targets is not None and targets.is_cut(edge)):
                         continue
                     if gradient is not None:
-                        if (
-                            type(gradient) is not Tensor
-                            or gradient.array.shape != edge.shape
-                            or gradient.array.dtype is not edge.dtype
-                        ):
-                            where = _name_of(node, saved, edge, gradient, outgoing)
-                            gradient = fit(gradient, edge, node, where)
+                        if type(gradient) is not Tensor:
+                            gradient = _fitted(node, saved, edge, gradient, outgoing)
+                        array = gradient.array
+                        if array.shape != edge.shape or array.dtype is not edge.dtype:
+                            gradient = _fitted(node, saved, edge, gradient, outgoing)
                         if gradient._storage.version:
                             gradient = owned_copy(gradient)
                         if target.buffer is None:
@@ -235,21 +228,23 @@ class Run:
 
 def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> None:
     """Give every reachable node a holder that knows how many contributions will arrive."""
-    make = GradTensorHolder.of
     queue = list(holders)
     for node in queue:  # grows while it is iterated over
         for edge in node.edges:
             if edge is None:
                 continue
             below = edge.grad_node
+            holder = holders.get(below)
             if targets is not None and (below not in targets.needed or targets.is_cut(edge)):
                 continue
-            holder = holders.get(below)
-            if holder is None:
-                holders[below] = make(below, 1)
-                queue.append(below)
-            else:
+            if holder is not None:
                 holder.waiting += 1
+                continue
+            holders[below] = holder = _new(GradTensorHolder)
+            holder.node = below
+            holder.waiting = 1
+            holder.buffer = [None] * below.width if type(below) is WideGradNode else None
+            queue.append(below)
 
 
 def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
@@ -345,13 +340,13 @@ def _released(node: GradNode) -> AutogradError:
     )
 
 
-def _name_of(
+def _fitted(
     node: GradNode, saved: tuple[Any, ...], edge: AutogradMeta, gradient: Any, outgoing: Any
-) -> str:
-    """Return what users call the argument an outgoing gradient belongs to."""
-    pairs = zip(node.edges, outgoing, strict=True)
-    index = next(i for i, (e, g) in enumerate(pairs) if e is edge and g is gradient)
-    return edge_name(node, saved, index)
+) -> Tensor:
+    """Return an outgoing gradient fit for its edge, or raise naming the argument."""
+    pairs = enumerate(zip(node.edges, outgoing, strict=True))
+    index = next((i for i, (e, g) in pairs if e is edge and g is gradient), 0)
+    return fit(gradient, edge, node, edge_name(node, saved, index))
 
 
 def _add_note(node: Node, error: BaseException) -> None:

@@ -201,10 +201,9 @@ _DERIVE: Final = NodeKind("view", _derive_backward)
 _REBASE: Final = NodeKind("write_through_view", _rebase_backward)
 
 
-def derive_from(base: Tensor, view: Tensor) -> AutogradMeta:
+def derive_from(base: Tensor, meta: AutogradMeta, view: Tensor) -> AutogradMeta:
     """Return the record of a view whose operator has no rule of its own: gradients by address."""
     split = _Split(view.array, base.array)
-    meta = base.autograd_meta if base._keys & AUTOGRAD else None
     node = _node(_DERIVE, (meta,), (split,), view.array)
     return new_meta(node, 0, view.array.shape, view.array.dtype)
 

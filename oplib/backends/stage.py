@@ -207,7 +207,7 @@ def _view_lines(op: Operator[..., Any], base: str, every: str) -> list[str]:
         "    _op_w = _op_new(_op_Record)",
         "    _op_w.family = _op_v.family",
         "    _op_w.epoch = _op_v.epoch",
-        f"    _op_w.no_grad = not _op_current().mask & {AUTOGRAD}",
+        f"    _op_w.no_grad = not _op_current().user & {AUTOGRAD}",
         f"    _op_w.opaque = _op_v.opaque or {_opaque_name(op)!r}",
         "    _op_t = _op_new(_op_Tensor)",
         "    _op_t.array = _op_r",

@@ -146,10 +146,10 @@ def _body(op: AnyOperator, names: dict[str, Any], convert: bool) -> list[str]:
             if _tensor_kind(argument.type) not in ("tensor", "optional", "list"):
                 lines += _conversion_lines(op, argument, names)
     lines += [line.removeprefix("    ") for line in deep]
-    lines += _device_lines(op, names, locals_)
     lines += [
         "    _op_state = _op_current()",
         "    _op_keys = (_op_keys | _op_state.include) & _op_state.mask",
+        *_device_lines(op, names, locals_),
         "    _op_plan = _op_plans.get(_op_keys)",
         "    if _op_plan is None:",
         "        _op_plan = _op_find(_op_keys)",

@@ -93,6 +93,8 @@ def _autograd_lines(op: Operator[..., Any], keys: int, values: list[Any]) -> lis
     kernel = op.top(KERNEL, AUTOGRAD_KEY)
     if keys & AUTOGRAD and kernel is not None:
         lines.append(f"kernel at Autograd, {kernel.source}")
+    elif keys & AUTOGRAD and resolve(op, backend_of(keys)).kind == "implicit":
+        lines.append("the composite body runs here; the calls in it are recorded")
     else:
         lines += _stage_lines(op, keys, AUTOGRAD, values)
     lines += _stage_lines(op, keys, INTERPRETER, values)

@@ -143,7 +143,7 @@ def resolve(op: AnyOperator, backend: int) -> Resolution:
         fake = op.top(FAKE)
         if fake is not None:
             return Resolution("fake", (fake,))
-        if _returns_only_written(op):
+        if _returns_only_written(op) and not op.entries(COMPOSITE_IMPLICIT):
             return Resolution("derived")
     else:
         kernels = _kernels_at(op, backend)

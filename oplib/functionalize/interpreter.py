@@ -652,3 +652,6 @@ def install() -> None:
         device=lambda array: array.device,
         to_numpy=to_numpy,
     )
+
+
+install()

@@ -18,6 +18,7 @@ from .. import _state
 from .._text import short_repr
 from .._tree import TreeDef, flatten, leaf_paths
 from ..dispatch.keys import AUTOGRAD
+from ..dtypes import short_dtype
 from ..errors import GuardError
 from ..functionalize.interpreter import memory_groups
 from ..functionalize.opaque import At, run_functionalized
@@ -49,6 +50,11 @@ class TensorGuard:
     strides: tuple[int, ...]
     device: Any
     stop_gradient: bool
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        flag = "" if self.stop_gradient else ", requires grad"
+        return f"{short_dtype(self.dtype)}[{shape}] strides {self.strides} on {self.device}{flag}"
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorGuard:
@@ -163,7 +169,7 @@ class Program:
     @property
     def guards(self) -> str:
         """The guards, one per line."""
-        paths = list(leaf_paths(self.signature.structure, "args"))
+        paths = _argument_paths(self.signature.structure)
         lines = [f"{path}: {guard}" for path, guard in zip(paths, self.signature.leaves, strict=True)]
         lines += [f"captured[{i}]: {guard}" for i, guard in enumerate(self.signature.captured)]
         if self.outcome.writes:
@@ -213,7 +219,7 @@ class Program:
             return [f"arguments: expected the structure {self.signature.structure}, found {structure}"]
         failed = []
         for path, guard, leaf in zip(
-            leaf_paths(structure, "args"), self.signature.leaves, leaves, strict=True
+            _argument_paths(structure), self.signature.leaves, leaves, strict=True
         ):
             problem = _leaf_problem(guard, leaf)
             if problem:
@@ -240,6 +246,12 @@ class Program:
         if groups == self.signature.groups:
             return []
         return [f"shared memory: expected {self.signature.groups}, found {groups}"]
+
+
+def _argument_paths(structure: TreeDef) -> list[str]:
+    """Return a readable path per leaf of ``(args, kwargs)``."""
+    args, kwargs = structure.children
+    return [*leaf_paths(args, "args"), *leaf_paths(kwargs, "kwargs")]
 
 
 def _records(inputs: Sequence[Tensor]) -> bool:

@@ -432,6 +432,11 @@ def tensor_from_result(array: Any) -> Tensor:
 
 def tensor_from_array(array: Any) -> Tensor:
     """Return a Tensor that shares memory with an array from outside."""
+    if type(array) not in ARRAY_TYPES:
+        raise ArgumentError(
+            f"from_numpy shares the memory of a numpy.ndarray, got {short_repr(array)}; "
+            "oplib.tensor(...) copies any data"
+        )
     tensor = tensor_from_result(array)
     if type(array) is _ndarray:
         tensor._storage = storage_of_array(array)
@@ -466,7 +471,7 @@ def view_of(base: Tensor, array: Any, opaque: str = "") -> Tensor:
     """Return a view handle: it shares `base`'s storage and belongs to its family."""
     tensor = alias_of(base, array)
     family = join_family(base)
-    tensor._view = ViewRecord(family, not _state.current().mask & AUTOGRAD, opaque)
+    tensor._view = ViewRecord(family, not _state.current().user & AUTOGRAD, opaque)
     if base._view is not None and base._view.opaque and not opaque:
         tensor._view.opaque = base._view.opaque
     tensor._view.epoch = base._view.epoch  # type: ignore[union-attr]

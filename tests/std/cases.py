@@ -187,9 +187,6 @@ def _keeps_shape(given: Call) -> bool:
 
 CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] for name in IN_PLACE}
 
-UNINITIALISED = ("empty", "empty_like", "new_empty")
-"""Operators whose values mean nothing."""
-
 COMPLEX = (
     *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
     *("tanh", "asinh", "acosh", "atan", "sigmoid", "sign", "sqrt", "rsqrt", "log", "log2", "log10"),

