@@ -14,7 +14,7 @@ import numpy as np
 
 from .dispatch.keys import WEAK
 from .dtypes import CPU
-from .errors import AliasError, ArgumentError
+from .errors import AliasError, ArgumentError, AutogradError
 from .library import Library
 from .shapes import TensorSpec, broadcast_shapes, broadcast_spec, like_spec
 from .tensor import strided, view_rules
@@ -33,6 +33,7 @@ __all__ = [
     "detach",
     "full",
     "graft",
+    "layer_boundary",
     "lift",
     "new_full",
     "permute",
@@ -389,6 +390,23 @@ graft.register_kernel("cpu", lambda value, history: value.copy(order="K"))
 graft.register_fake(lambda value, history: like_spec(value))
 graft.register_vjp(value=None, history=lambda grad: grad)
 
+
+layer_boundary = _define("layer_boundary(Tensor value, Tensor[] inputs, str layer) -> Tensor")
+"""`value`, computed from `inputs` by a PyLayer whose gradient is known on the level above only."""
+layer_boundary.register_kernel("cpu", lambda value, inputs, layer: value.copy(order="K"))
+layer_boundary.register_fake(lambda value, inputs, layer: like_spec(value))
+
+
+def _no_gradient_below(grad: Tensor, layer: str) -> Any:
+    raise AutogradError(
+        f"the gradient of PyLayer {layer} was asked for outside of the function that was "
+        "functionalized or captured, and only its forward is known there\n"
+        "  call backward inside that function, or make the layer an operator: custom_op with "
+        "register_autograd"
+    )
+
+
+layer_boundary.register_vjp(value=None, inputs=_no_gradient_below)
 
 # ---------------------------------------------------------------------- writing
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from .. import _state
 from .._text import short_repr
@@ -27,8 +27,6 @@ from .guard import guard
 from .wrapper import Record, recover, recover_output, save, save_all
 
 __all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext"]
-
-_PRIVATE: Final = "_ctx_"
 
 
 Saved: TypeAlias = tuple[Record | None, int | None, weakref.ref[Tensor] | None, bool]
@@ -48,15 +46,13 @@ class SavedAttribute:
         self.saved = saved
 
 
-class Kept(NamedTuple):
-    """What a node keeps for a ctx; by convention the last element of ``node.saved``."""
+Kept: TypeAlias = tuple[list[Saved], TreeDef | None, dict[str, Any]]
+"""What a node keeps for a ctx: tensors, their structure, attributes.
 
-    tensors: list[Saved]
-    tree: TreeDef | None
-    attributes: dict[str, Any]
+By convention the last element of ``node.saved``.
+"""
 
-
-NOTHING_KEPT: Final = Kept([], None, {})
+NOTHING_KEPT: Final[Kept] = ([], None, {})
 
 
 class Context:
@@ -65,26 +61,53 @@ class Context:
     Any attribute may be set; its name is free. A tensor that is an output of the call may be an
     attribute, also inside a list, tuple or dict.
 
+    Parameters
+    ----------
+    title : str
+        What was called, for messages.
+    needs : tuple
+        See `needs_input_grad`.
+    recording : bool
+        Whether a node will be made.
+
     Attributes
     ----------
     materialize_grads, grad_in_dtype_consistent : bool
         As set by the methods of these names.
     """
 
-    # Defaults of the class, because most calls change none of them. Names that begin with `_ctx_`
-    # are the framework's; all others belong to the user.
-    materialize_grads = True
-    grad_in_dtype_consistent = True
-    _ctx_needs: tuple[Any, ...] = ()
-    _ctx_recording = True
-    _ctx_given: Sequence[Tensor | None] = ()
-    _ctx_tree: TreeDef | None = None
-    _ctx_records: Sequence[Record | None] = ()
-    _ctx_constants: tuple[Tensor, ...] = ()
-    _ctx_undifferentiable: tuple[Tensor, ...] = ()
-    _ctx_node: weakref.ref[GradNode] | None = None
-    _ctx_dirty: tuple[Tensor, ...] = ()
-    _ctx_dirty_when_saved: tuple[Tensor, ...] = ()
+    # The framework's own fields are slots with a prefix, so the instance dictionary holds the
+    # user's attributes and nothing else.
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_ctx_constants",
+        "_ctx_dirty",
+        "_ctx_dirty_when_saved",
+        "_ctx_given",
+        "_ctx_needs",
+        "_ctx_node",
+        "_ctx_records",
+        "_ctx_recording",
+        "_ctx_title",
+        "_ctx_tree",
+        "_ctx_undifferentiable",
+        "grad_in_dtype_consistent",
+        "materialize_grads",
+    )
+
+    def __init__(self, title: str, needs: tuple[Any, ...], recording: bool = True) -> None:
+        self._ctx_title = title
+        self._ctx_needs = needs
+        self._ctx_recording = recording
+        self.materialize_grads = self.grad_in_dtype_consistent = True
+        self._ctx_tree: TreeDef | None = None
+        self._ctx_node: weakref.ref[GradNode] | None = None
+        self._ctx_records: Sequence[Record | None] = ()
+        self._ctx_given: Sequence[Tensor | None] = ()
+        none: tuple[Tensor, ...] = ()
+        self._ctx_constants = self._ctx_undifferentiable = none
+        self._ctx_dirty = self._ctx_dirty_when_saved = none
 
     @property
     def needs_input_grad(self) -> tuple[Any, ...]:
@@ -126,9 +149,9 @@ class Context:
         node, kept = self._ctx_kept("the saved tensors")
         found = [
             None if saved[0] is None else _recovered(saved, node, f"saved tensor {i}")
-            for i, saved in enumerate(kept.tensors)
+            for i, saved in enumerate(kept[0])
         ]
-        return _as_given(found, kept.tree)
+        return _as_given(found, kept[1])
 
     def saved_tensor(self) -> tuple[Any, ...]:
         """Return `saved_tensors` (Paddle's spelling)."""
@@ -152,10 +175,11 @@ class Context:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that holds tensors of the call, recovered."""
-        if name.startswith(_PRIVATE) or self._ctx_node is None:
+        if self._ctx_node is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         node, kept = self._ctx_kept(f"ctx.{name}")
-        if name not in kept.attributes:
+        attributes = kept[2]
+        if name not in attributes:
             raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
 
         def back(leaf: Any) -> Any:
@@ -163,7 +187,7 @@ class Context:
                 return leaf
             return _recovered(leaf.saved, node, f"ctx.{name}")
 
-        return tree_map(back, kept.attributes[name])
+        return tree_map(back, attributes[name])
 
     # ------------------------------------------------------------------ the framework's side
 
@@ -172,25 +196,19 @@ class Context:
     ) -> Kept:
         """Hand everything that holds tensors over to the node of the call."""
         self._ctx_node = weakref.ref(node)
-        private = self.__dict__
-        attributes = self._ctx_tensor_attributes()
+        attributes = self._ctx_tensor_attributes() if self.__dict__ else ()
         if not self._ctx_records and not attributes:
             return NOTHING_KEPT
         places = {id(tensor): place for place, tensor in enumerate(inputs)}
-        for position in range(len(outputs) - 1, -1, -1):
-            if outputs[position] is not None:
-                places[id(outputs[position])] = -1 - position
-        constants = {id(tensor) for tensor in private.pop("_ctx_constants", ())}
+        for position, tensor in enumerate(outputs):
+            if tensor is not None and places.get(id(tensor), 0) >= 0:
+                places[id(tensor)] = -1 - position
+        constants = [id(tensor) for tensor in self._ctx_constants]
         find, ref = places.get, weakref.ref
-        tensors = [
+        tensors: list[Saved] = [
             (record, find(id(t)), None if t is None else ref(t), id(t) in constants)
             for t, record in zip(self._ctx_given, self._ctx_records, strict=True)
         ]
-        tree = private.pop("_ctx_tree", None)
-        private.pop("_ctx_given", None)
-        private.pop("_ctx_records", None)
-        if not attributes:
-            return Kept(tensors, tree, {})
 
         def keep(leaf: Any) -> Any:
             if type(leaf) is not Tensor:
@@ -198,8 +216,9 @@ class Context:
             saved = (save(leaf), find(id(leaf)), ref(leaf), id(leaf) in constants)
             return SavedAttribute(saved)
 
-        kept = {name: tree_map(keep, private.pop(name)) for name in attributes}
-        return Kept(tensors, tree, kept)
+        kept = {name: tree_map(keep, self.__dict__.pop(name)) for name in attributes}
+        self._ctx_given = self._ctx_records = self._ctx_constants = ()
+        return tensors, self._ctx_tree, kept
 
     def _ctx_stops(self, tensor: Tensor | None) -> bool:
         """Return whether an output is marked non-differentiable."""
@@ -210,7 +229,7 @@ class Context:
         return [
             name
             for name, value in self.__dict__.items()
-            if not name.startswith(_PRIVATE) and any(type(v) is Tensor for v in leaves(value))
+            if any(type(leaf) is Tensor for leaf in leaves(value))
         ]
 
     def _ctx_kept(self, what: str) -> tuple[GradNode, Kept]:
@@ -223,11 +242,14 @@ class Context:
                 f"{what} of {name} were freed when the graph was released\n"
                 "  pass retain_graph=True to the first backward"
             )
-        return node, saved[-1]
+        kept: Kept = saved[-1]
+        return node, kept
 
 
 class OperatorContext(Context):
     """The ctx of ``setup_context`` and ``backward`` of an operator."""
+
+    __slots__ = ()
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Refuse: the schema says what an operator writes."""
@@ -241,9 +263,12 @@ class OperatorContext(Context):
 class PyLayerContext(Context):
     """The ctx of a `PyLayer`."""
 
-    _ctx_layer = ""
-    _ctx_not_inplace: tuple[Tensor, ...] = ()
-    _ctx_autocast: Any = None
+    __slots__ = ("_ctx_autocast", "_ctx_not_inplace")
+
+    def __init__(self, title: str, needs: tuple[Any, ...], recording: bool = True) -> None:
+        super().__init__(title, needs, recording)
+        self._ctx_not_inplace: tuple[Tensor, ...] = ()
+        self._ctx_autocast: Any = None
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Declare inputs that forward writes; call it before writing.
@@ -255,7 +280,7 @@ class PyLayerContext(Context):
         """
         for tensor in _only_tensors("mark_dirty", tensors):
             if self._ctx_recording:
-                check_write(self._ctx_layer, "mark_dirty", tensor)
+                check_write(self._ctx_title, "mark_dirty", tensor)
         self._ctx_dirty += tensors
 
     def mark_not_inplace(self, *tensors: Tensor) -> None:

@@ -21,7 +21,7 @@ from ..dispatch.keys import AUTOGRAD
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
-from .gradients import Node, add_gradients, check_device, edge_name, fit, owned_copy
+from .gradients import Node, add_gradients, add_into, check_device, edge_name, fit, owned_copy
 from .observe import observe, run_posthooks, run_prehooks
 
 __all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
@@ -39,27 +39,40 @@ class GradTensorHolder:
     waiting : int
     buffer : Tensor, None or list
         The sum so far; a list with one element per output for a node with several.
+    own : Tensor or None
+        A sum in the buffer that was made here.
     """
 
-    __slots__ = ("buffer", "node", "waiting")
+    __slots__ = ("buffer", "node", "own", "waiting")
 
     node: Node
     waiting: int
     buffer: Any
+    own: Tensor | None
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.waiting = 0
+        self.own = None
         self.buffer = [None] * node.width if type(node) is WideGradNode else None
 
     def add(self, position: int, gradient: Tensor) -> None:
-        """Sum a gradient into that of one output."""
+        """Sum a gradient into that of one output.
+
+        A sum made here is known to nobody else, so what comes later may be added into it.
+        """
         buffer = self.buffer
-        if type(buffer) is list:
-            present = buffer[position]
-            buffer[position] = gradient if present is None else add_gradients(present, gradient)
+        present = buffer[position] if type(buffer) is list else buffer
+        if present is None:
+            total = gradient
+        elif present is self.own and add_into(present, gradient):
+            return
         else:
-            self.buffer = gradient if buffer is None else add_gradients(buffer, gradient)
+            total = self.own = add_gradients(present, gradient)
+        if type(buffer) is list:
+            buffer[position] = total
+        else:
+            self.buffer = total
 
 
 class Targets:
@@ -243,6 +256,7 @@ def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> No
             holders[below] = holder = _new(GradTensorHolder)
             holder.node = below
             holder.waiting = 1
+            holder.own = None
             holder.buffer = [None] * below.width if type(below) is WideGradNode else None
             queue.append(below)
 

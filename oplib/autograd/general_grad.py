@@ -192,15 +192,18 @@ def _reached(key: tuple[Node, int], starts: list[Node], cut: frozenset[tuple[Nod
 
 
 def _flags(retain_graph: Any, create_graph: Any) -> bool:
-    for name, value in (("retain_graph", retain_graph), ("create_graph", create_graph)):
-        if not isinstance(value, bool) and not (name == "retain_graph" and value is None):
-            raise ArgumentError(f"{name} is a bool, got {value!r}")
-    return bool(create_graph if retain_graph is None else retain_graph)
+    if not isinstance(create_graph, bool):
+        raise ArgumentError(f"create_graph is a bool, got {create_graph!r}")
+    if retain_graph is None:
+        return create_graph
+    if not isinstance(retain_graph, bool):
+        raise ArgumentError(f"retain_graph is a bool or None, got {retain_graph!r}")
+    return retain_graph
 
 
 def _tensor_list(value: Any, name: str) -> list[Tensor]:
     """Return the tensors of an argument, refusing anything else and duplicates."""
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return [value]
     if not isinstance(value, list | tuple) or not value:
         raise ArgumentError(f"{name} is a Tensor or a non-empty list of Tensors, got {value!r}")

@@ -32,6 +32,7 @@ __all__ = [
     "Node",
     "Spec",
     "add_gradients",
+    "add_into",
     "check_device",
     "edge_name",
     "fit",
@@ -55,8 +56,18 @@ class Spec(NamedTuple):
 def add_gradients(a: Tensor, b: Tensor) -> Tensor:
     """Return the sum of two gradients of one tensor, as a new tensor."""
     if a._keys == CPU == b._keys:
-        return tensor_from_result(np.asarray(a.array + b.array))
+        array = a.array + b.array
+        return tensor_from_result(array if type(array) is _ndarray else np.asarray(array))
     return add(a, b)  # type: ignore[no-any-return]
+
+
+def add_into(total: Tensor, gradient: Tensor) -> bool:
+    """Add a gradient into a sum that nobody else holds, if that is possible; return whether."""
+    a, b = total.array, gradient.array
+    if total._keys == CPU == gradient._keys and a.dtype is b.dtype and a.shape == b.shape:
+        np.add(a, b, out=a)
+        return True
+    return False
 
 
 def owned_copy(gradient: Tensor) -> Tensor:

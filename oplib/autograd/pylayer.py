@@ -21,9 +21,10 @@ from typing import Any, Final, TypeVar
 
 from .. import _state
 from .._text import short_repr
-from ..dispatch.keys import AUTOCAST, AUTOGRAD, VIEW
+from ..dispatch.keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, AutogradError, DispatchError
+from ..prims import layer_boundary
 from ..tensor.grad_meta import (
     AutogradMeta,
     GradNode,
@@ -128,9 +129,7 @@ class PyLayer:
                 needs.append(False)
         if state.include & AUTOCAST or True not in needs:
             return _apply(facts, args, kwargs, state)
-        ctx: PyLayerContext = _new(PyLayerContext)
-        ctx._ctx_layer = facts.title
-        ctx._ctx_needs = tuple(needs)
+        ctx = PyLayerContext(facts.title, tuple(needs))
         versions = [tensor._storage.version for tensor in inputs]
         _state.set_state(grad_off(state))
         try:
@@ -152,7 +151,7 @@ class PyLayer:
         node.shapes = array.shape
         node.dtypes = array.dtype
         node.saved = (ctx, tensors, ctx._ctx_attach(node, inputs, (result,)))
-        return _output(ctx, result, node, 0)
+        return _output(ctx, _below(facts, result, inputs), node, 0)
 
 
 # ---------------------------------------------------------------------- facts of a class
@@ -270,11 +269,9 @@ def _apply(
         refresh(tensor)
     recording = state.mask & AUTOGRAD
     edges = tuple([t.autograd_meta if recording and t._keys & AUTOGRAD else None for t in inputs])
-    ctx = PyLayerContext()
-    ctx._ctx_layer = facts.title
     needed = iter([edge is not None for edge in edges])
-    ctx._ctx_needs = tuple([needs_of(argument.structure, needed) for argument in arguments])
-    ctx._ctx_recording = any(edge is not None for edge in edges)
+    needs = tuple([needs_of(argument.structure, needed) for argument in arguments])
+    ctx = PyLayerContext(facts.title, needs, any(edge is not None for edge in edges))
     if state.include & AUTOCAST:
         ctx._ctx_autocast = state.config.get("autocast")
     versions = [tensor._storage.version for tensor in inputs]
@@ -348,6 +345,20 @@ def _output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) ->
     return output
 
 
+def _below(facts: _Facts, made: Tensor, inputs: list[Tensor]) -> Tensor:
+    """Return an output as the levels below should see it.
+
+    Forward ran with grad off on every level, so below this one the output has no history, and its
+    gradient would silently be zero there. The boundary makes it raise instead.
+    """
+    if not made._keys & INTERPRETER:
+        return made
+    state = _state.current()
+    with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
+        bounded: Tensor = layer_boundary(made, list(inputs), facts.layer.__name__)
+    return bounded
+
+
 def _check_outputs(
     facts: _Facts, ctx: PyLayerContext, result: Any, outputs: list[Tensor]
 ) -> None:
@@ -397,10 +408,11 @@ def _record(call: _Call, ctx: PyLayerContext, result: Any) -> Any:
         if not differentiable[position]:
             handle = alias_of(made, made.array) if made._keys & AUTOGRAD else made
         elif any(made is tensor for tensor in written):
+            _refuse_below(facts, made)
             handle = _rewritten(ctx, made, node, position)
             written = [tensor for tensor in written if tensor is not made]
         else:
-            handle = _output(ctx, made, node, position)
+            handle = _output(ctx, _below(facts, made, call.inputs), node, position)
             if id(made._storage) in storages:
                 _join_as_alias(handle, storages[id(made._storage)], facts.title)
         handles.append(handle)
@@ -441,6 +453,15 @@ def _rewritten(
     written._keys |= AUTOGRAD
     rebase(written)
     return written
+
+
+def _refuse_below(facts: _Facts, written: Tensor) -> None:
+    if written._keys & INTERPRETER:
+        raise AutogradError(
+            f"{facts.title} writes to an input that requires grad, inside a function that is "
+            "functionalized or captured; its gradient cannot be kept there\n"
+            "  return a new tensor from forward, or make it an operator with register_autograd"
+        )
 
 
 def _join_as_alias(handle: Tensor, base: Tensor, title: str) -> None:
@@ -514,7 +535,7 @@ def _bump_dirty(ctx: PyLayerContext, inputs: list[Tensor], versions: list[int]) 
         for other, version in zip(inputs, versions, strict=True):
             if other is tensor and storage.version == version:
                 storage.version += 1
-                storage.writer = ctx._ctx_layer
+                storage.writer = ctx._ctx_title
                 if any(tensor is early for early in ctx._ctx_dirty_when_saved):
                     ctx._ctx_records = [
                         moved_on(record, storage) for record in ctx._ctx_records

@@ -168,8 +168,7 @@ class Recorder:
         context, kept = None, NOTHING_KEPT
         needs = call.needs_input_grad()
         if self.rule is not None and self.rule.style == "ctx":
-            context = OperatorContext()
-            context._ctx_needs = needs
+            context = OperatorContext(self.op.qualname, needs)
             _set_up(self.op, self.rule, context, args, result)
             kept = context._ctx_attach(node, call.inputs, outputs)
         node.saved = (saved, call.arguments, needs, context, kept)
@@ -346,9 +345,7 @@ class _Values:
             for word, (kind, target) in self.meanings.items()
             if kind == "result"
         ]
-        context = OperatorContext()
-        context._ctx_needs = self.needs
-        context._ctx_recording = False
+        context = OperatorContext(self.op.qualname, self.needs, recording=False)
         result = results[0] if len(results) == 1 else tuple(results)
         _set_up(self.op, rule, context, args, result)
         return context

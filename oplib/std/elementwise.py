@@ -51,6 +51,7 @@ def _sign_grad(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
     if x.dtype.kind != "c":
         return zeros(grad)
     size = x.abs()
+    grad = mask(grad, size > 0)
     return (grad - out * out * grad.conj()) / (2 * (size + (size == 0)))
 
 

@@ -24,6 +24,7 @@ def _spec(x: Any, dim: int) -> TensorSpec:
 def _shifted(x: Any, dim: int) -> Array:
     """Return x minus its maximum, so that `exp` stays in range."""
     x = inexact(x)
+    dim = normalize_dim(dim, x.ndim)
     return np.asarray(x - x.max(dim, keepdims=True)) if x.size else x.copy(order="K")
 
 

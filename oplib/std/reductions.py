@@ -19,7 +19,7 @@ from .._dims import same
 from ..dispatch.operator import Operator
 from ..errors import ArgumentError
 from ..prims import broadcast_to, mask, new_full
-from ..shapes import TensorSpec, normalize_dims, reduced, reduced_shape, reduced_spec
+from ..shapes import TensorSpec, normalize_dim, normalize_dims, reduced, reduced_shape, reduced_spec
 from ..tensor.tensor import Tensor
 from .declare import Rule, declare, inexact, inexact_dtype, real_dtype
 from .joining import concat, stack
@@ -30,6 +30,15 @@ __all__ = ["sum_dtype"]
 def _axes(dim: list[int] | None) -> tuple[int, ...] | None:
     """Return a ``dim`` argument as NumPy's ``axis``."""
     return None if dim is None else tuple(dim)
+
+
+def _reduce(kernel: Callable[..., Any], x: Any, dim: list[int] | None, **options: Any) -> Any:
+    """Run a NumPy reduction; what is wrong with `dim` is said as the fake rule says it."""
+    try:
+        return kernel(x, axis=_axes(dim), **options)
+    except ValueError:
+        reduced_shape(np.shape(x), dim, False)
+        raise
 
 
 def _kept(reduced: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
@@ -71,7 +80,7 @@ def _declare_sum(
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, keepdim: bool, *, dtype: Any) -> Any:
-        return kernel(x, axis=_axes(dim), keepdims=keepdim, dtype=dtype)
+        return _reduce(kernel, x, dim, keepdims=keepdim, dtype=dtype)
 
     @op.register_fake
     def spec(x: Any, dim: Any, keepdim: bool, *, dtype: Any) -> TensorSpec:
@@ -141,7 +150,11 @@ def _declare_extreme(name: str, kernel: Callable[..., Any]) -> None:
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, keepdim: bool) -> Any:
-        return kernel(x, axis=_axes(dim), keepdims=keepdim)
+        try:
+            return _reduce(kernel, x, dim, keepdims=keepdim)
+        except ValueError:
+            spec(np.asarray(x), dim, keepdim)
+            raise
 
     @op.register_fake
     def spec(x: Any, dim: Any, keepdim: bool) -> TensorSpec:
@@ -173,7 +186,8 @@ def _declare_index_of_extreme(name: str, kernel: Callable[..., Any]) -> None:
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, keepdim: bool) -> Any:
-        return np.asarray(kernel(x, axis=dim, keepdims=keepdim), order="C")
+        axis = None if dim is None else normalize_dim(dim, np.ndim(x))
+        return np.asarray(kernel(x, axis=axis, keepdims=keepdim), order="C")
 
     @op.register_fake
     def spec(x: Any, dim: Any, keepdim: bool) -> TensorSpec:
@@ -196,7 +210,7 @@ def _declare_truth(name: str, kernel: Callable[..., Any]) -> None:
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, keepdim: bool) -> Any:
-        return kernel(x, axis=_axes(dim), keepdims=keepdim)
+        return _reduce(kernel, x, dim, keepdims=keepdim)
 
     op.register_fake(reduced("x", dtype=np.dtype(bool)))
     op.register_vjp(x=None)
@@ -224,7 +238,7 @@ def _declare_moment(name: str, kernel: Callable[..., Any], rule: Rule, doc: str)
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, correction: int, keepdim: bool) -> Any:
-        return kernel(x, axis=_axes(dim), ddof=correction, keepdims=keepdim)
+        return _reduce(kernel, x, dim, ddof=correction, keepdims=keepdim)
 
     @op.register_fake
     def spec(x: Any, dim: Any, correction: int, keepdim: bool) -> TensorSpec:
@@ -263,16 +277,15 @@ norm = declare(
 @norm.register_kernel("cpu")
 def _norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
     size = np.abs(inexact(x))
-    where: dict[str, Any] = {"axis": _axes(dim), "keepdims": keepdim}
     if math.isinf(ord):
-        return size.max(**where) if ord > 0 else size.min(**where)
+        return _reduce(np.max if ord > 0 else np.min, size, dim, keepdims=keepdim)
     if ord == 0:
-        return np.sum(size != 0, dtype=size.dtype, **where)
+        return _reduce(np.sum, size != 0, dim, dtype=size.dtype, keepdims=keepdim)
     if ord == 1:
-        return size.sum(**where)
+        return _reduce(np.sum, size, dim, keepdims=keepdim)
     if ord == 2:
-        return np.sqrt(np.square(size).sum(**where))
-    return np.power(np.power(size, ord).sum(**where), 1 / ord)
+        return np.sqrt(_reduce(np.sum, np.square(size), dim, keepdims=keepdim))
+    return np.power(_reduce(np.sum, np.power(size, ord), dim, keepdims=keepdim), 1 / ord)
 
 
 norm.register_fake(lambda x, ord, dim, keepdim: reduced_spec(x, dim, keepdim, real_dtype(x.dtype)))
@@ -304,7 +317,7 @@ logsumexp = declare(
 @logsumexp.register_kernel("cpu")
 def _logsumexp(x: Any, dim: Any, keepdim: bool) -> Any:
     x = inexact(x)
-    axis = _axes(dim)
+    axis = normalize_dims(dim, x.ndim)
     top = np.max(x, axis=axis, keepdims=True) if x.size else np.zeros((1,) * x.ndim, x.dtype)
     top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore"):  # the sum over nothing, or of exp(-inf), has log -inf

@@ -21,7 +21,9 @@ cumsum = declare(
     "Running sum along an axis; integers in 64 bits.",
     "flexible_layout",
 )
-cumsum.register_kernel("cpu", lambda x, dim, *, dtype: np.cumsum(x, dim, dtype))
+cumsum.register_kernel(
+    "cpu", lambda x, dim, *, dtype: np.cumsum(x, normalize_dim(dim, np.ndim(x)), dtype)
+)
 
 
 @cumsum.register_fake

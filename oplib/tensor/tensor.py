@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .. import _state
+from .._text import short_repr
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
 from ..dtypes import CPU as CPU_DEVICE
 from ..dtypes import Device, is_inexact, short_dtype

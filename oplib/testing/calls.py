@@ -196,7 +196,9 @@ def _containers(tree: Any) -> Iterator[Any]:
             yield from _containers(value)
 
 
-def tensor_slots(kind: Type, value: Any, path: str) -> Iterator[tuple[str, AliasSet | None, Tensor]]:
+def tensor_slots(
+    kind: Type, value: Any, path: str
+) -> Iterator[tuple[str, AliasSet | None, Tensor]]:
     """Yield the tensors of a value by their place in its schema type."""
     if isinstance(value, Tensor):
         yield path, _alias_of(kind), value
