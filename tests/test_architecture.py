@@ -31,6 +31,11 @@ def package(name: str, names: str) -> Group:
     return Group((*(f"{name}.{module}" for module in names.split()), name))
 
 
+def joined(*groups: Group) -> Group:
+    """Return one group of the modules of several: they may import those named before them."""
+    return Group(tuple(module for group in groups for module in group.modules))
+
+
 Floors = tuple[tuple[Group, ...], ...]
 
 # A module imports from the floors below, and in its own group from modules named before it.
@@ -63,7 +68,13 @@ FLOORS: Floors = (
         ),
     ),
     # 4: registration
-    (loose("library shapes prims"),),
+    (
+        joined(
+            loose("library"),
+            package("shapes", "spec functions builders"),
+            package("prims", "declare arithmetic views addresses writing"),
+        ),
+    ),
     # 5: stages and interpreters
     (
         package("backends", "entries results stage numpy"),

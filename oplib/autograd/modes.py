@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
 from typing import Any, Final, TypeVar, overload
 
@@ -29,16 +29,21 @@ def is_grad_enabled() -> bool:
     return bool(_state.current().user & AUTOGRAD)
 
 
+_DEFAULT_OFF: Final = _state.DEFAULT_STATE.replace(user=_state.DEFAULT_STATE.user & ~AUTOGRAD)
+
+
 def _with_mode(state: _state.State, enabled: bool) -> _state.State:
+    """Return `state` in a mode; the two most common ones exist once."""
     user = state.user | AUTOGRAD if enabled else state.user & ~AUTOGRAD
-    return state if user == state.user else state.replace(user=user)
-
-
-_DEFAULT_OFF: Final = _with_mode(_state.DEFAULT_STATE, False)
+    if user == state.user:
+        return state
+    if state is _state.DEFAULT_STATE:
+        return _DEFAULT_OFF
+    return _state.DEFAULT_STATE if state is _DEFAULT_OFF else state.replace(user=user)
 
 
 def grad_off(state: _state.State) -> _state.State:
-    """Return `state` with recording off (without making it anew for the most common one)."""
+    """Return `state` with recording off."""
     return _DEFAULT_OFF if state is _state.DEFAULT_STATE else _with_mode(state, False)
 
 
@@ -67,43 +72,81 @@ class _GradMode:
 
 def _decorated(function: F, enabled: bool) -> F:
     """Return a function, generator function or coroutine function with the mode set inside."""
+
+    def mode() -> _state.enter:
+        return _state.enter(_with_mode(_state.current(), enabled))
+
     if inspect.isgeneratorfunction(function):
-        return _decorated_generator(function, enabled)  # type: ignore[return-value]
+        return _decorated_generator(function, mode)  # type: ignore[return-value]
+    if inspect.isasyncgenfunction(function):
+        return _decorated_async_generator(function, mode)  # type: ignore[return-value]
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            with _state.enter(_with_mode(_state.current(), enabled)):
+            with mode():
                 return await function(*args, **kwargs)
 
         return coroutine  # type: ignore[return-value]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _state.enter(_with_mode(_state.current(), enabled)):
+        with mode():
             return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
-def _decorated_generator(function: Callable[..., Any], enabled: bool) -> Callable[..., Any]:
+def _decorated_generator(
+    function: Callable[..., Any], mode: Callable[[], _state.enter]
+) -> Callable[..., Any]:
+    """Return a generator function whose body runs in the mode; suspended, it leaves no trace."""
+
     @functools.wraps(function)
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         generator = function(*args, **kwargs)
         step, value = generator.send, None
         while True:
             try:
-                with _state.enter(_with_mode(_state.current(), enabled)):
+                with mode():
                     item = step(value)
             except StopIteration as stop:
                 return stop.value
             try:
                 step, value = generator.send, (yield item)
             except GeneratorExit:
-                generator.close()
+                with mode():
+                    generator.close()
                 raise
             except BaseException as error:
                 step, value = generator.throw, error
+
+    return generate
+
+
+def _decorated_async_generator(
+    function: Callable[..., Any], mode: Callable[[], _state.enter]
+) -> Callable[..., Any]:
+    """Return the same for an asynchronous generator function."""
+
+    @functools.wraps(function)
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        generator = function(*args, **kwargs)
+        step, value = generator.asend, None
+        while True:
+            try:
+                with mode():
+                    item = await step(value)
+            except StopAsyncIteration:
+                return
+            try:
+                step, value = generator.asend, (yield item)
+            except GeneratorExit:
+                with mode():
+                    await generator.aclose()
+                raise
+            except BaseException as error:
+                step, value = generator.athrow, error
 
     return generate
 

@@ -21,7 +21,8 @@ from typing import Any, Final, TypeAlias
 from .. import _state
 from .._text import did_you_mean, join_names, short_repr
 from .._tree import leaves
-from ..errors import ArgumentError
+from ..dtypes import Device
+from ..errors import ArgumentError, DispatchError
 from ..schema import (
     Argument,
     BasicType,
@@ -34,7 +35,7 @@ from ..schema import (
     opaque_class,
 )
 from .convert import MISSING, Misfit, converter
-from .keys import BACKENDS, DEVICE_BITS, META
+from .keys import BACKENDS, DEVICE_BITS, INTERPRETER, META
 from .operator import Operator, hooks
 from .source import generate, local_name, tuple_text
 
@@ -199,11 +200,21 @@ def _device_lines(op: AnyOperator, names: dict[str, Any], locals_: dict[str, str
     """Return the lines by which a ``device`` argument chooses the backend of a tensorless call."""
     if not _has_device(op.schema):
         return []
-    names["_op_device_bit"] = lambda device: DEVICE_BITS.get(device.type, 0)
+    names["_op_device_bit"] = _device_bit
     return [
         f"    if {locals_['device']} is not None and not _op_keys & {BACKENDS | META}:",
-        f"        _op_keys |= _op_device_bit({locals_['device']})",
+        f"        _op_keys |= _op_device_bit({locals_['device']}, _op_keys)",
     ]
+
+
+def _device_bit(device: Device, keys: int) -> int:
+    """Return the key of a device; only an interpreter may take one that no backend has claimed."""
+    bit = DEVICE_BITS.get(device.type, 0)
+    if not bit and not keys & INTERPRETER:
+        raise DispatchError(
+            f"no backend has claimed the device '{device}'\n  devices  {', '.join(DEVICE_BITS)}"
+        )
+    return bit
 
 
 def _has_device(schema: FunctionSchema) -> bool:

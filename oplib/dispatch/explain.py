@@ -51,7 +51,7 @@ def explain(op: Any, *args: Any, **kwargs: Any) -> str:
     try:
         values = bind_arguments(operator, args, kwargs)
     except OplibError as error:
-        return "\n".join([*lines, f"① bind       fails: {error}"])
+        return "\n".join([*lines, *_numbered("① bind", [f"fails: {error}"])])
     lines.append(f"  called as  {describe_call(operator, values)}")
     state = _state.current()
     keys = state.include
@@ -73,7 +73,7 @@ def _as_operator(op: Any) -> Operator[..., Any]:
 
 
 def _numbered(title: str, texts: list[str]) -> list[str]:
-    first, *rest = texts or [_NOTHING]
+    first, *rest = [line for text in texts or [_NOTHING] for line in text.splitlines()]
     return [f"{title:<12} {first}", *(f"{'':<12} {text}" for text in rest)]
 
 
@@ -111,7 +111,7 @@ def _backend_lines(op: Operator[..., Any], keys: int, values: list[Any]) -> list
 def _kernel_lines(op: Operator[..., Any], keys: int) -> list[str]:
     found = resolve(op, backend_of(keys)).registration
     if found is None:
-        return []
+        return ["none runs"]
     name = getattr(found.function, "__qualname__", repr(found.function))
     return [f"{name}, {found.facet} registered {found.source}"]
 

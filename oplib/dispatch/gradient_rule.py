@@ -68,9 +68,8 @@ def rule_names(schema: FunctionSchema) -> dict[str, tuple[str, Any]]:
     ``("spec", name)``, ``("result", index)`` or ``("new", name)``.
     """
     arguments = [a.name for a in schema.arguments]
-    tensors = set(schema.differentiable_arguments)
     meanings: dict[str, tuple[str, Any]] = {}
-    for name in tensors:
+    for name in schema.differentiable_arguments:
         meanings[name + SPEC_SUFFIX] = ("spec", name)
     for i, name in enumerate(return_names(schema)):
         meanings[name] = ("result", i)

@@ -50,7 +50,6 @@ class _Hooks:
     explain: Callable[..., str]
     source: Callable[[Operator[..., Any]], str]
     below: Callable[..., Any]
-    resolve_overload: Callable[..., Any]
     lookup: Callable[[str], Operator[..., Any]]
     lookup_packet: Callable[[str, str], OperatorPacket]
 
@@ -337,7 +336,7 @@ class OperatorPacket:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         single = self._single
         if single is None:
-            return hooks.resolve_overload(self, args, kwargs)
+            return self.single(*args, **kwargs)  # says why, and lists the overloads
         return single(*args, **kwargs)
 
     def set_overloads(self, overloads: dict[str, Operator[..., Any]]) -> None:

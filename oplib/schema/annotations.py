@@ -397,7 +397,10 @@ class Reader:
 
 
 def _registered_name(cls: Any) -> str | None:
-    return opaque_name(cls) if isinstance(cls, type) else None
+    """Return the name of a registered class; a bare container says too little, registered or not."""
+    if not isinstance(cls, type) or cls in (tuple, list, dict):
+        return None
+    return opaque_name(cls)
 
 
 def _refusal(annotation: Any, origin: Any = None) -> RefusedError:

@@ -32,7 +32,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod"),
         *("std", "sum", "var"),
     ),
-    "joining": (*("concat", "stack"),),
+    "joining": ("concat", "stack"),
     "views": (
         *("as_strided", "chunk", "contiguous", "diagonal", "expand", "flatten", "flip"),
         *("movedim", "narrow", "reshape", "select", "slice", "split", "squeeze", "swapaxes"),

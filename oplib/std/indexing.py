@@ -294,13 +294,18 @@ def getitem(self: Tensor, key: Any) -> Tensor:
         return _view(self, (key,))
     if type(key) is tuple and _BASIC.issuperset(map(type, key)):
         return _view(self, key)
+    if type(key) is Tensor:
+        return index(self, [key])
     view, indices = _split(self, key)
     return view if indices is None else index(view, indices)
 
 
 def setitem(self: Tensor, key: Any, value: Any) -> None:
     """Write ``self[key] = value``."""
-    view, indices = _split(self, key)
+    if type(key) is int or type(key) is slice:
+        view, indices = _view(self, (key,)), None
+    else:
+        view, indices = _split(self, key)
     if isinstance(value, list | tuple):
         value = np.asarray(value)
     if indices is not None:
@@ -329,6 +334,8 @@ def _split(x: Tensor, key: Any) -> tuple[Tensor, list[Any] | None]:
     parts = [_part(part) for part in (key if type(key) is tuple else (key,))]
     if not any(_is_positions(part) for part in parts):
         return _view(x, tuple(parts)), None
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
     fill = x.ndim - sum(map(_axes_taken, parts))
     if fill < 0:
         raise IndexError(f"too many indices: {x.ndim - fill} for {x.ndim} axes")

@@ -29,7 +29,7 @@ def _joined(parts: Sequence[Any], dim: int) -> TensorSpec:
     if not parts:
         raise ArgumentError("std::concat needs at least one tensor")
     first = parts[0]
-    axis = normalize_dim(dim, first.ndim)
+    axis = normalize_dim(dim, first.ndim)  # a 0-d tensor has no axis to join along
     length = 0
     for part in parts:
         if part.ndim != first.ndim or not _agree(part.shape, first.shape, axis):
@@ -62,6 +62,7 @@ concat = declare(
 
 @concat.register_kernel("cpu")
 def _concat(xs: list[Array], dim: int) -> Array:
+    xs = [np.asarray(x) for x in xs]
     spec = _joined(xs, dim)
     if all(x.flags.c_contiguous for x in xs):
         return np.concatenate(xs, dim)
@@ -84,7 +85,7 @@ stack = declare(
 
 @stack.register_kernel("cpu")
 def _stack(xs: list[Array], dim: int) -> Array:
-    spec = _stacked(xs, dim)
+    spec = _stacked([np.asarray(x) for x in xs], dim)
     return np.stack(xs, dim, out=np.empty(spec.shape, spec.dtype))
 
 

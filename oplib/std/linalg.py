@@ -26,7 +26,11 @@ matmul = declare(
 
 @matmul.register_kernel("cpu")
 def _matmul(x: Array, y: Array) -> Any:
-    return np.matmul(x, y, order="C")
+    try:
+        return np.matmul(x, y, order="C")
+    except ValueError:
+        _matmul_spec(np.asarray(x), np.asarray(y))  # says better what is wrong
+        raise
 
 
 @matmul.register_fake
@@ -35,7 +39,7 @@ def _matmul_spec(x: Any, y: Any) -> TensorSpec:
         raise ArgumentError("std::matmul needs operands with axes; multiply numbers with *")
     inner = y.shape[-2] if y.ndim > 1 else y.shape[0]
     if x.shape[-1] != inner:
-        raise ValueError(
+        raise ArgumentError(
             f"std::matmul: {list(x.shape)} and {list(y.shape)} disagree: {x.shape[-1]} != {inner}"
         )
     batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])

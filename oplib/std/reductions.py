@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..errors import ArgumentError
 from ..prims import broadcast_to, mask, new_full
 from ..shapes import TensorSpec, normalize_dim, normalize_dims, reduced, reduced_shape, reduced_spec
 from ..tensor.tensor import Tensor
-from .declare import Rule, declare, inexact, inexact_dtype, real_dtype
+from .declare import Array, Rule, declare, inexact, inexact_dtype, real_dtype
 from .joining import concat, stack
 
 __all__ = ["sum_dtype"]
@@ -32,10 +32,10 @@ def _axes(dim: list[int] | None) -> tuple[int, ...] | None:
     return None if dim is None else tuple(dim)
 
 
-def _reduce(kernel: Callable[..., Any], x: Any, dim: list[int] | None, **options: Any) -> Any:
+def _reduce(kernel: Callable[..., Any], x: Any, dim: list[int] | None, **options: Any) -> Array:
     """Run a NumPy reduction; what is wrong with `dim` is said as the fake rule says it."""
     try:
-        return kernel(x, axis=_axes(dim), **options)
+        return np.asarray(kernel(x, axis=_axes(dim), **options))
     except ValueError:
         reduced_shape(np.shape(x), dim, False)
         raise
@@ -89,7 +89,9 @@ def _declare_sum(
     return op
 
 
-sum_ = _declare_sum("sum", np.sum, "Sum over `dim`; integers are summed in 64 bits.", sum_dtype)
+sum_ = _declare_sum(
+    "sum", np.add.reduce, "Sum over `dim`; integers are summed in 64 bits.", sum_dtype
+)
 
 
 @sum_.register_vjp
@@ -97,7 +99,17 @@ def _sum_grad(grad: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
     return broadcast_to(_kept(grad, x_spec, dim, keepdim), x_spec.shape)
 
 
-mean = _declare_sum("mean", np.mean, "Arithmetic mean over `dim`.", inexact_dtype)
+def _mean(x: Any, axis: Any, keepdims: bool, dtype: Any) -> Any:
+    """Return `numpy.mean`, without its detours where sum and result have the dtype of x."""
+    if dtype is not None or getattr(x, "dtype", None) not in _PLAIN_MEAN:
+        return np.mean(x, axis, dtype, keepdims=keepdims)
+    total = np.add.reduce(x, axis, keepdims=keepdims)  # type: ignore[call-overload]
+    return total / (x.size // (total.size or 1))
+
+
+_PLAIN_MEAN: Final = frozenset(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+
+mean = _declare_sum("mean", _mean, "Arithmetic mean over `dim`.", inexact_dtype)
 
 
 @mean.register_vjp
@@ -106,7 +118,9 @@ def _mean_grad(grad: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
     return broadcast_to(part, x_spec.shape)
 
 
-prod = _declare_sum("prod", np.prod, "Product over `dim`; integers in 64 bits.", sum_dtype)
+prod = _declare_sum(
+    "prod", np.multiply.reduce, "Product over `dim`; integers in 64 bits.", sum_dtype
+)
 
 
 @prod.register_vjp
@@ -150,22 +164,26 @@ def _declare_extreme(name: str, kernel: Callable[..., Any]) -> None:
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, keepdim: bool) -> Any:
-        try:
-            return _reduce(kernel, x, dim, keepdims=keepdim)
-        except ValueError:
-            spec(np.asarray(x), dim, keepdim)
-            raise
+        _require_elements(name, x, dim)
+        return _reduce(kernel, x, dim, keepdims=keepdim)
 
     @op.register_fake
     def spec(x: Any, dim: Any, keepdim: bool) -> TensorSpec:
-        result = reduced_spec(x, dim, keepdim)
-        if same(_count(x, dim), 0) and not any(same(length, 0) for length in result.shape):
-            raise ArgumentError(f"std::{name} over no elements has no value")
-        return result
+        _require_elements(name, x, dim)
+        return reduced_spec(x, dim, keepdim)
 
     @op.register_vjp
     def rule(grad: Tensor, x: Tensor, out: Tensor, dim: Any, keepdim: bool) -> Tensor:
         return _shared(_kept(grad, x, dim, keepdim), x == _kept(out, x, dim, keepdim), dim)
+
+
+def _require_elements(name: str, x: Any, dim: Any) -> None:
+    """Refuse an extreme of nothing, unless the result has no elements either."""
+    shape = np.shape(x) if isinstance(x, int | float | complex) else x.shape
+    if any(same(length, 0) for length in shape):
+        left = reduced_shape(shape, dim, False)
+        if not any(same(length, 0) for length in left):
+            raise ArgumentError(f"std::{name} over no elements has no value")
 
 
 def _shared(grad: Tensor, chosen: Tensor, dim: Any) -> Tensor:
@@ -173,8 +191,8 @@ def _shared(grad: Tensor, chosen: Tensor, dim: Any) -> Tensor:
     return mask(grad / chosen.sum(dim, True), chosen)
 
 
-_declare_extreme("max", np.max)
-_declare_extreme("min", np.min)
+_declare_extreme("max", np.maximum.reduce)
+_declare_extreme("min", np.minimum.reduce)
 
 
 def _declare_index_of_extreme(name: str, kernel: Callable[..., Any]) -> None:
@@ -186,11 +204,13 @@ def _declare_index_of_extreme(name: str, kernel: Callable[..., Any]) -> None:
 
     @op.register_kernel("cpu")
     def reduce(x: Any, dim: Any, keepdim: bool) -> Any:
+        _require_elements(name, x, dim)
         axis = None if dim is None else normalize_dim(dim, np.ndim(x))
         return np.asarray(kernel(x, axis=axis, keepdims=keepdim), order="C")
 
     @op.register_fake
     def spec(x: Any, dim: Any, keepdim: bool) -> TensorSpec:
+        _require_elements(name, x, dim)
         return TensorSpec(reduced_shape(x.shape, dim, keepdim), np.int64)
 
     op.register_vjp(x=None)
@@ -216,8 +236,8 @@ def _declare_truth(name: str, kernel: Callable[..., Any]) -> None:
     op.register_vjp(x=None)
 
 
-_declare_truth("any", np.any)
-_declare_truth("all", np.all)
+_declare_truth("any", np.logical_or.reduce)
+_declare_truth("all", np.logical_and.reduce)
 
 
 # ---------------------------------------------------------------------- moments and norms

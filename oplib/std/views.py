@@ -54,7 +54,11 @@ transpose = declare(
 
 @transpose.register_kernel("cpu")
 def _transpose(x: Array, dims: list[int] | None) -> Array:
-    return x.T if dims is None else x.transpose(view_rules.normalize_dims(dims, x.ndim))
+    try:
+        return x.transpose(dims)
+    except ValueError:
+        view_rules.transpose(dense(x), dims)  # says better what is wrong
+        raise
 
 
 transpose.register_view(view_rules.transpose)
@@ -92,7 +96,17 @@ reshape = declare(
     "reshape(Tensor(*) x, SymInt[] size) -> Tensor(*)",
     "The elements of `x`, in C order, in another shape; one size may be -1. A view where possible.",
 )
-reshape.register_kernel("cpu", lambda x, size: x.reshape(size))
+
+
+@reshape.register_kernel("cpu")
+def _reshape(x: Array, size: list[int]) -> Array:
+    try:
+        return x.reshape(size)
+    except ValueError:
+        view_rules.infer_size(size, x.size)  # says better what is wrong
+        raise
+
+
 reshape.register_view(
     lambda g, size: view_rules.reshape(g, view_rules.infer_size(size, numel(g.shape)))
 )

@@ -9,7 +9,6 @@ Imports floors 0 to 2, `tensor.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import NoneType
 from typing import Any, Final
 
 from ..dispatch import registry
@@ -39,6 +38,7 @@ METHODS: Final[dict[str, str]] = {
     "__pow__": "pow",
     "__matmul__": "matmul",
     "__neg__": "neg",
+    "__pos__": "clone",
     "__abs__": "abs",
     # bits (of bools: logic)
     "__invert__": "bitwise_not",
@@ -205,16 +205,20 @@ def _install_late(method: str, name: str) -> None:
 
 def _sized(name: str) -> Callable[..., Any]:
     """Return a method whose size may be written ``2, 3`` or ``(2, 3)``."""
-    call = operator_function(name)
 
-    def method(self: Tensor, *size: Any, **keywords: Any) -> Any:
-        if not size:
-            return call(self, **keywords)
-        several = len(size) > 1 or not isinstance(size[0], list | tuple | NoneType)
-        return call(self, size if several else size[0], **keywords)
+    def first_call(self: Tensor, *size: Any, **keywords: Any) -> Any:
+        function = registry.packet("std", name).single.bind()
 
-    method.__name__ = name
-    return method
+        def method(self: Tensor, *size: Any, **keywords: Any) -> Any:
+            if len(size) == 1 and type(size[0]) is not int:
+                return function(self, size[0], **keywords)
+            return function(self, size, **keywords) if size else function(self, **keywords)
+
+        method.__name__ = name
+        setattr(Tensor, name, method)
+        return method(self, *size, **keywords)
+
+    return first_call
 
 
 def reset_methods(qualname: str) -> None:
@@ -230,6 +234,8 @@ def reset_methods(qualname: str) -> None:
             _install_reflected(method, name)
     if name in NAMED:
         _install(name, name)
+    if name in SIZED:
+        setattr(Tensor, name, _sized(name))
 
 
 # ---------------------------------------------------------------------- methods with a shortcut

@@ -1,17 +1,23 @@
 """Proof that the facets of an operator agree.
 
-`gradcheck` and `gradgradcheck` compare gradients with numeric differences, `assert_close` compares
-values.
+`opcheck` checks an operator: what it writes, what its results share, what its fake rule predicts,
+whether its gradient is right. `gradcheck` and `gradgradcheck` compare the gradients of any function
+with numeric differences; `assert_close` compares values.
 """
 
 from .compare import assert_close
 from .gradcheck import gradcheck, gradgradcheck
-from .report import GradCheckReport, GradientMismatch
+from .opcheck import opcheck
+from .report import CheckResult, Failure, GradCheckReport, GradientMismatch, OpCheckReport
 
 __all__ = [
+    "CheckResult",
+    "Failure",
     "GradCheckReport",
     "GradientMismatch",
+    "OpCheckReport",
     "assert_close",
     "gradcheck",
     "gradgradcheck",
+    "opcheck",
 ]

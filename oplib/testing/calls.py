@@ -231,7 +231,8 @@ def _element(kind: Type, step: Any) -> Type:
         case DictType(_, value):
             return value
         case TupleType(elements):
-            return elements[step]
+            inside: Type = elements[step]
+            return inside
         case UnionType(members):
             inner = [m for m in members if isinstance(m, ListType | DictType | TupleType)]
             return _element(inner[0], step) if inner else kind

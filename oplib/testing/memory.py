@@ -170,8 +170,8 @@ class Snapshot:
         for name, array, before in self.objects:
             if not bool((array == before).all()):
                 yield Change(name, "elements", "unchanged", "changed")
-        for container, before in self.containers:
-            if _shallow(container) != before:
+        for container, elements in self.containers:
+            if _shallow(container) != elements:
                 kind = type(container).__name__
                 yield Change(f"a {kind} of the caller", "elements", "unchanged", "changed")
 

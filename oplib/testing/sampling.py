@@ -1,9 +1,9 @@
 """Calls derived from a given one: other sizes, options, layouts, dtypes and values.
 
-Every derivation is a small generator of calls; `derived` runs through all of them, kind by kind, the
-cheapest first. A derived call may be invalid for the operator: whoever runs it decides.
+Every derivation is a small generator of calls; `derived` runs through all of them. A derived call
+may be invalid for the operator: whoever runs it decides.
 
-Imports floors 0 to 7, `calls.py`. Read next: `session.py`.
+Imports floors 0 to 7, `compare.py`, `layouts.py`, `calls.py`. Read next: `session.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..schema.types import BasicType, ListType, OptionalType
 from ..tensor.tensor import Tensor, tensor_from_array
 from .calls import Call
 from .compare import Array
+from .layouts import LAYOUTS, ONLY_FOR_READING
 
 __all__ = ["derived", "redrawn"]
 
@@ -65,10 +66,10 @@ def draw(like: Array, shape: tuple[int, ...], rng: np.random.Generator, bound: i
     values = _apart(count, rng).reshape(shape)
     if dtype.kind == "c":
         return np.asarray(values + 1j * _apart(count, rng).reshape(shape)).astype(dtype)
-    low, high = (float(like.min()), float(like.max())) if like.size else (-1.0, 1.0)
-    if low >= 0 or high <= 0:
-        values = np.abs(values) * (1 if low >= 0 else -1)
-    if 0 <= low and high <= 1:  # a probability, or the like
+    least, most = (float(like.min()), float(like.max())) if like.size else (-1.0, 1.0)
+    if least >= 0 or most <= 0:
+        values = np.abs(values) * (1 if least >= 0 else -1)
+    if least >= 0 and most <= 1:  # a probability, or the like
         values = (np.argsort(np.argsort(values.reshape(-1))).reshape(shape) + 0.5) / max(count, 1)
     return np.asarray(values).astype(dtype)
 
@@ -156,42 +157,32 @@ def _is_float(leaf: Any) -> bool:
 
 def _other_sizes(call: Call, rng: np.random.Generator) -> Iterator[Call]:
     """Change equal lengths together, one axis of all tensors, one axis of one tensor."""
-    lengths = sorted({n for _, t in call.tensors for n in t.shape}, reverse=True)
-    for n in lengths:
+    for n in sorted({n for _, t in call.tensors for n in t.shape}, reverse=True):
         for new in dict.fromkeys((n + 1, 1, 2, 0, 3, 7)):
             if new != n:
-                yield _resized(
-                    call,
-                    rng,
-                    f"sizes {n} -> {new}",
-                    lambda _, __, m, n=n, k=new: k if m == n else m,
-                )
-    ranks = max((t.ndim for _, t in call.tensors), default=0)
-    for axis in range(-1, -ranks - 1, -1):
-        for step, what in ((1, "one longer"), (4, "four longer")):
-            yield _resized(
-                call,
-                rng,
-                f"axis {axis} {what}",
-                lambda _, a, m, axis=axis, step=step: m + step if a == axis and m != 1 else m,
-            )
-    yield from _one_axis(call, rng)
-    yield _with_leading_axis(call, rng)
-
-
-def _one_axis(call: Call, rng: np.random.Generator) -> Iterator[Call]:
+                yield _resized(call, rng, f"sizes {n} -> {new}", _class(n, new))
+    for axis in range(-1, -max((t.ndim for _, t in call.tensors), default=0) - 1, -1):
+        for more in (1, 4):
+            yield _resized(call, rng, f"axis {axis} longer by {more}", _longer(axis, more))
     for name, tensor in call.tensors[:4]:
         for axis in range(-1, -min(tensor.ndim, 3) - 1, -1):
             for new in (1, tensor.shape[axis] + 1):
                 if new != tensor.shape[axis]:
-                    yield _resized(
-                        call,
-                        rng,
-                        f"axis {axis} of {name} -> {new}",
-                        lambda who, a, m, name=name, axis=axis, k=new: (
-                            k if (who, a) == (name, axis) else m
-                        ),
-                    )
+                    label = f"axis {axis} of {name} -> {new}"
+                    yield _resized(call, rng, label, _one_axis(name, axis, new))
+    yield _with_leading_axis(call, rng)
+
+
+def _class(old: int, new: int) -> Sizes:
+    return lambda name, axis, length: new if length == old else length
+
+
+def _longer(which: int, more: int) -> Sizes:
+    return lambda name, axis, length: length + more if axis == which and length != 1 else length
+
+
+def _one_axis(who: str, which: int, new: int) -> Sizes:
+    return lambda name, axis, length: new if (name, axis) == (who, which) else length
 
 
 def _resized(call: Call, rng: np.random.Generator, label: str, length: Sizes) -> Call:
@@ -231,13 +222,13 @@ def _reshaped(
 
 def _other_layouts(call: Call) -> Iterator[Call]:
     """Lay out every tensor alike, then each alone, in all the ways views can."""
+    written = {id(t) for _, t in call.written()}
     for label, change in LAYOUTS.items():
-        written = {id(t) for _, t in call.written()}
 
-        def laid_out(leaf: Any, change: Any = change, written: Any = written) -> Any:
+        def laid_out(leaf: Any, change: Any = change, label: str = label) -> Any:
             if not isinstance(leaf, Tensor) or not isinstance(leaf.array, np.ndarray):
                 return leaf
-            if id(leaf) in written and change in (_expanded, _read_only):
+            if id(leaf) in written and label in ONLY_FOR_READING:
                 return leaf
             return tensor_from_array(change(leaf.array))
 
@@ -256,69 +247,6 @@ def _other_layouts(call: Call) -> Iterator[Call]:
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype
-
-
-def _fortran(array: Array) -> Array:
-    return np.asfortranarray(array.copy(order="C"))
-
-
-def _swapped(array: Array) -> Array:
-    """Return the elements with the last two axes exchanged in memory."""
-    if array.ndim < 2:
-        return array.copy(order="C")
-    return array.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
-
-
-def _rolled(array: Array) -> Array:
-    """Return the elements with the first axis innermost in memory."""
-    return np.moveaxis(np.moveaxis(array, 0, -1).copy(order="C"), -1, 0) if array.ndim else array
-
-
-def _strided(array: Array) -> Array:
-    """Return the elements as every other one of a larger array, along every axis."""
-    buffer = np.zeros([2 * n for n in array.shape], array.dtype)
-    view = buffer[tuple(slice(None, None, 2) for _ in array.shape)]
-    view[...] = array
-    return view
-
-
-def _reversed(array: Array) -> Array:
-    flip = tuple(slice(None, None, -1) for _ in array.shape)
-    return array[flip].copy(order="C")[flip] if array.ndim else array.copy()
-
-
-def _offset(array: Array) -> Array:
-    """Return the elements inside a larger array: a write next to them is seen."""
-    buffer = np.zeros([n + 2 for n in array.shape] or [3], array.dtype)
-    inner = tuple(slice(1, n + 1) for n in array.shape) or (slice(1, 2),)
-    view = buffer[inner].reshape(array.shape) if not array.ndim else buffer[inner]
-    view[...] = array
-    return view
-
-
-def _expanded(array: Array) -> Array:
-    """Return the first slice along the first axis, repeated with stride 0."""
-    if not array.ndim or array.shape[0] < 2:
-        return array.copy()
-    return np.broadcast_to(array[:1].copy(), array.shape)
-
-
-def _read_only(array: Array) -> Array:
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
-
-
-LAYOUTS: Final[dict[str, Callable[[Array], Array]]] = {
-    "offset into a larger buffer": _offset,
-    "Fortran order": _fortran,
-    "last axes transposed": _swapped,
-    "first axis innermost": _rolled,
-    "every other element": _strided,
-    "reversed": _reversed,
-    "expanded": _expanded,
-    "read-only": _read_only,
-}
 
 
 def _shared_buffer(call: Call) -> Call:
@@ -411,9 +339,8 @@ def _something(call: Call, kind: Any) -> Iterator[Any]:
             yield examples[kind.name]
         if kind.name == "Generator":
             yield np.random.default_rng(0)
-    elif isinstance(kind, ListType) and isinstance(kind.element, BasicType):
-        if kind.element.name in ("int", "SymInt"):
-            yield [0]
+    elif str(kind) in ("int[]", "SymInt[]"):
+        yield [0]
 
 
 def _holds_tensor(kind: Any) -> bool:

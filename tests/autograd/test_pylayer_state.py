@@ -682,9 +682,7 @@ def test_a_layer_works_on_fake_tensors():
 
 def test_a_layer_is_functionalized_through_its_operators():
     def step(x):
-        z = x * 1
-        Double.apply(z)
-        Cube.apply(z).sum().backward()
+        Cube.apply(x * 2).sum().backward()
 
     x = leaf(1.0, 2.0)
     step(x)
@@ -692,6 +690,11 @@ def test_a_layer_is_functionalized_through_its_operators():
     x.clear_grad()
     oplib.functionalize(step)(x)
     assert_values(x.grad, plain)
+
+
+def test_a_layer_in_place_is_refused_inside_a_functionalized_function():
+    with pytest.raises(AutogradError, match="PyLayer Double writes to an input"):
+        oplib.functionalize(lambda x: Double.apply(x * 1))(leaf(1.0))
 
 
 def test_a_layer_is_captured_as_the_operators_of_forward_and_backward():

@@ -66,13 +66,9 @@ UNARY = (
     *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
     *("tanh", "asinh", "atan", "sigmoid", "relu", "sign", "floor", "ceil", "trunc"),
 )
-UNARY_POSITIVE = (
-    *("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "asin", "acos", "atanh"),
-)
+UNARY_POSITIVE = (*("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "asin", "acos", "atanh"),)
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "remainder", "floor_divide")
-PREDICATES = (
-    *("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"),
-)
+PREDICATES = (*("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"),)
 
 CASES: dict[str, list[Call]] = {
     **{name: [call(normal(2, 3))] for name in UNARY},
@@ -163,18 +159,30 @@ CASES: dict[str, list[Call]] = {
     "imag": [call(A)],
     # creation
     **{name: [call([2, 3]), call([], dtype="float32")] for name in ("zeros", "ones", "empty")},
-    "arange": [call(0, 5), call(1.0, 2.0, 0.25), call(5, 0, -2), call(3, 1), call(0, 3, dtype="float32")],
+    "arange": [
+        call(0, 5),
+        call(1.0, 2.0, 0.25),
+        call(5, 0, -2),
+        call(3, 1),
+        call(0, 3, dtype="float32"),
+    ],
     "linspace": [call(0, 1, 5), call(0.0, 1j, 3), call(1, 2, 0)],
     "eye": [call(3), call(2, 3, dtype="int32")],
     "empty_like": [call(CUBE), call(A, dtype="float32")],
     "full_like": [call(CUBE, 2), call(A, 1, dtype="int16")],
-    **{f"new_{name}": [call(A, [2, 2]), call(A, [3], dtype="int32")] for name in ("empty", "zeros", "ones")},
+    **{
+        f"new_{name}": [call(A, [2, 2]), call(A, [3], dtype="int32")]
+        for name in ("empty", "zeros", "ones")
+    },
     # writing
     "fill_": [call(A, 2.0)],
     "zero_": [call(A)],
     "masked_fill_": [call(A, MASK, 2.0), call(A, MASK, normal())],
     "set_value": [call(A, B)],
-    "index_put_": [call(A, [at(0, 2, 0)], normal(3, 4)), call(A, [None, at(1, 1, 0)], normal(3, 1))],
+    "index_put_": [
+        call(A, [at(0, 2, 0)], normal(3, 4)),
+        call(A, [None, at(1, 1, 0)], normal(3, 1)),
+    ],
 }
 
 
@@ -187,11 +195,25 @@ def _keeps_shape(given: Call) -> bool:
 
 CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] for name in IN_PLACE}
 
+UNINITIALISED = ("empty", "empty_like", "new_empty")
+"""Operators whose values mean nothing."""
+
 COMPLEX = (
     *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
     *("tanh", "asinh", "acosh", "atan", "sigmoid", "sign", "sqrt", "rsqrt", "log", "log2", "log10"),
     *("log1p", "asin", "acos", "atanh", "sub", "mul", "div", "pow", "where", "sum", "mean", "prod"),
-    *("var", "std", "norm", "logsumexp", "cumsum", "softmax", "log_softmax", "matmul", "dot", "outer"),
+    *(
+        "var",
+        "std",
+        "norm",
+        "logsumexp",
+        "cumsum",
+        "softmax",
+        "log_softmax",
+        "matmul",
+        "dot",
+        "outer",
+    ),
     *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
     *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
     *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),

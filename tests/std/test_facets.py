@@ -11,11 +11,13 @@ import pytest
 import oplib
 from oplib.std import MODULES, load_all
 from oplib.tensor import methods
+from oplib.tensor.protocols import UFUNCS
 from oplib.testing import gradcheck, gradgradcheck
 from tests.std.cases import (
     CASES,
     COMPLEX,
     LAYOUTS,
+    UNINITIALISED,
     WRITING,
     Call,
     as_tensors,
@@ -75,7 +77,11 @@ def described(result: Any, base: Any) -> Any:
 
 
 def _offset(result: Any, base: Any) -> int | None:
-    if not isinstance(base, oplib.Tensor) or result._storage is not base._storage or not result.size:
+    if (
+        not isinstance(base, oplib.Tensor)
+        or result._storage is not base._storage
+        or not result.size
+    ):
         return None
     if isinstance(result.array, np.ndarray):
         first, start = (t.array.__array_interface__["data"][0] for t in (result, base))
@@ -104,6 +110,41 @@ def _faked(value: Any, mode: oplib.FakeTensorMode) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_faked(part, mode) for part in value)
     return mode.from_tensor(value) if isinstance(value, oplib.Tensor) else value
+
+
+# ---------------------------------------------------------------------- graphs
+
+
+@pytest.mark.parametrize("transform", ["functionalize", "capture"])
+@pytest.mark.parametrize(
+    ("name", "given"), identifiers(name for name in CASES if name not in UNINITIALISED)
+)
+def test_functionalized_and_captured_calls_give_the_eager_values(name, given, transform):
+    def run(*tensors: oplib.Tensor) -> Any:
+        left = iter(tensors)
+        filled = given.mapped(lambda array: next(left))
+        return operator(name)(*filled.args, **filled.kwargs)
+
+    def tensors() -> list[oplib.Tensor]:
+        arrays: list[Any] = []
+        given.mapped(arrays.append)
+        return [oplib.from_numpy(array.copy()) for array in arrays]
+
+    program = (
+        oplib.functionalize(run) if transform == "functionalize" else oplib.capture(run, *tensors())
+    )
+    expected, result = run(*tensors()), program(*tensors())
+    pairs = (
+        zip(expected, result, strict=True) if isinstance(expected, list) else [(expected, result)]
+    )
+    for a, b in pairs:
+        np.testing.assert_array_equal(b.numpy(), a.numpy())
+
+
+def test_every_numpy_ufunc_that_maps_to_an_operator_is_its_kernel():
+    for ufunc, name in UFUNCS.items():
+        kernel = operator(name).kernels["CPU"][0].function
+        assert kernel is getattr(np, ufunc) or name == "matmul"
 
 
 # ---------------------------------------------------------------------- gradients
@@ -178,7 +219,9 @@ def test_in_place_operators_store_what_the_functional_ones_compute(name, given):
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "C"])
-@pytest.mark.parametrize(("name", "given"), identifiers(name for name in CASES if name not in MODULES["creation"]))
+@pytest.mark.parametrize(
+    ("name", "given"), identifiers(name for name in CASES if name not in MODULES["creation"])
+)
 def test_values_do_not_depend_on_layout(name, given, layout):
     if name == "as_strided":
         pytest.skip("addresses the memory itself")

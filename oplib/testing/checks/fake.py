@@ -1,0 +1,254 @@
+"""Check ``fake``: the fake rule predicts every result without data.
+
+Structure, shape, dtype, device, strides, offset, and which memory a result lies in are compared with
+a real run on every sample; refusals must agree both ways.
+
+Imports floors 0 to 7, `calls.py`, `memory.py`, `session.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..._dims import SymInt
+from ..._text import short_repr
+from ..._tree import flatten, leaves, tree_map
+from ...dispatch.facets import FAKE
+from ...dispatch.keys import META
+from ...dispatch.plan import resolve
+from ...errors import DataDependentError, OplibError
+from ...meta import FakeTensorMode
+from ...tensor.tensor import Tensor
+from ..calls import Call, Outcome, user_traceback
+from ..memory import address_of, overlap
+from ..session import Check, Problem, Refusal, Session, Trial
+
+__all__ = ["FAKE_CHECK"]
+
+
+def _unable(session: Session) -> str:
+    op = session.subject.op
+    assert op is not None
+    missing = resolve(op, META).kind == "missing" and op.view_rule is None
+    if missing and not op.schema.output_slots:
+        return "no fake rule, and no tensor among the results"
+    return ""
+
+
+def _examine(trial: Trial) -> Iterator[Problem]:
+    for call in trial.calls():
+        yield from _predicts(trial, call)
+    for refusal in trial.session.refused:
+        if refusal.call.kind in ("size", "option", "dtype"):
+            yield from _refuses_too(trial, refusal)
+
+
+# ---------------------------------------------------------------------- one sample
+
+
+@dataclass(frozen=True, slots=True)
+class _Prediction:
+    """What the fake rule says about a call: results on fakes, or the exception."""
+
+    call: Call
+    result: Any
+    error: Exception | None
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.call, self.result, self.error)
+
+
+def _predict(call: Call) -> _Prediction:
+    """Run the fake rule on fakes of a call."""
+    mode = FakeTensorMode(allow_real=True, dynamic=True)
+
+    def faked(leaf: Any) -> Any:
+        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    args, kwargs = tree_map(faked, (call.args, dict(call.kwargs)))
+    fakes = Call(call.subject, args, kwargs, call.label, call.kind)
+    with mode:
+        outcome = fakes.run()
+    return _Prediction(fakes, outcome.result, outcome.error)
+
+
+def _predicts(trial: Trial, call: Call) -> Iterator[Problem]:
+    given = call.fresh()
+    predicted = _predict(given)
+    real = given.run()
+    if real.error is not None:
+        return
+    if predicted.error is not None:
+        yield _refused(call, predicted.error)
+        return
+    found = _first_difference(real, predicted.outcome)
+    if found is not None:
+        yield _problem(call, *found)
+    else:
+        yield from _repeats(call, predicted)
+
+
+def _refused(call: Call, error: Exception) -> Problem:
+    if isinstance(error, DataDependentError):
+        what, advice = "the rule reads a value", "a rule sees shapes and dtypes only"
+    elif isinstance(error, OplibError) and "has no fake rule" in str(error):
+        return Problem(call, "", str(error), facet=FAKE)
+    else:
+        what, advice = "the rule raises where the kernel works", "accept what the kernel accepts"
+    return Problem(call, "", what, "a prediction", user_traceback(error), advice, FAKE)
+
+
+def _problem(call: Call, where: str, what: str, expected: str, got: str, advice: str) -> Problem:
+    return Problem(call, where, f"wrong {what}", expected, got, advice, FAKE)
+
+
+def _repeats(call: Call, first: _Prediction) -> Iterator[Problem]:
+    """Yield a rule that answers differently the second time, or in another thread."""
+    found: list[_Prediction] = []
+    thread = threading.Thread(target=lambda: found.append(_predict(call)))
+    thread.start()
+    thread.join()
+    for again, when in ((_predict(call), "the second time"), (found[0], "in another thread")):
+        if again.error is not None or _form(again.result) != _form(first.result):
+            got = str(again.error) if again.error is not None else str(_form(again.result))
+            what = f"answers differently {when}"
+            yield Problem(call, "", what, str(_form(first.result)), got, facet=FAKE)
+            return
+
+
+def _form(result: Any) -> list[Any]:
+    """Return what a prediction says, apart from sizes that are unknown."""
+    flat = leaves(result)
+    return [
+        (t.dtype, *("?" if isinstance(n, SymInt) else n for n in t.shape))
+        if isinstance(t, Tensor)
+        else short_repr(t)
+        for t in flat
+    ]
+
+
+# ---------------------------------------------------------------------- comparison
+
+
+_Difference = tuple[str, str, str, str, str]
+
+
+def _first_difference(real: Outcome, fake: Outcome) -> _Difference | None:
+    """Return where, what, expected, got, advice of the first wrong prediction."""
+    for index, (r, f) in enumerate(zip(real.results, fake.results, strict=True)):
+        name = real.call.subject.result_name(index)
+        (flat, structure), (predicted, predicted_structure) = flatten(r), flatten(f)
+        if structure != predicted_structure:
+            return name, "structure", str(_shown(r)), str(_shown(f)), "return one fake per tensor"
+        for position, (a, b) in enumerate(zip(flat, predicted, strict=True)):
+            where = name if len(flat) == 1 else f"{name}, element {position}"
+            found = _leaf_difference(real, fake, where, a, b)
+            if found is not None:
+                return found
+    return _alias_difference(real, fake)
+
+
+def _shown(value: Any) -> Any:
+    return tree_map(lambda leaf: leaf.describe() if isinstance(leaf, Tensor) else leaf, value)
+
+
+def _leaf_difference(
+    real: Outcome, fake: Outcome, where: str, a: Any, b: Any
+) -> _Difference | None:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        if isinstance(a, Tensor) or isinstance(b, Tensor) or a is None or b is None:
+            if a is b:
+                return None
+            return where, "kind of result", str(_shown(a)), str(_shown(b)), ""
+        if type(a) is type(b) and a != b and not (a != a and b != b):
+            return where, "value", repr(a), repr(b), ""
+        return None
+    if len(a.shape) != len(b.shape) or not all(map(_covers, b.shape, a.shape)):
+        return where, "shape", str(a.shape), str(tuple(b.shape)), _shape_advice(b)
+    if a.dtype != b.dtype:
+        return where, "dtype", str(a.dtype), str(b.dtype), "the kernel's dtype is what callers get"
+    if a.device != b.device:
+        return where, "device", str(a.device), str(b.device), ""
+    return _stride_difference(real, where, a, b)
+
+
+def _covers(predicted: Any, actual: int) -> bool:
+    """Return whether a predicted size allows the real one: equal, or within its bounds."""
+    if not isinstance(predicted, SymInt):
+        return bool(predicted == actual)
+    low, high = predicted.facts.bounds(predicted)
+    return bool(low <= actual <= high)
+
+
+def _shape_advice(b: Tensor) -> str:
+    unknown = [n for n in b.shape if isinstance(n, SymInt)]
+    if unknown:
+        low, high = unknown[0].facts.bounds(unknown[0])
+        return f"the rule says new_dynamic_size(min={low}, max={high})"
+    return "compute shapes from the shapes of the arguments"
+
+
+def _stride_difference(real: Outcome, where: str, a: Tensor, b: Tensor) -> _Difference | None:
+    if not a.size or any(isinstance(n, SymInt) for n in b.shape):
+        return None
+    pairs = zip(a.shape, a.strides, b.strides, strict=True)
+    if all(n == 1 or s == t for n, s, t in pairs):
+        return None
+    keeps = any(t.strides == a.strides for _, t in real.call.tensors)
+    advice = "the kernel keeps the order of an argument; use oplib.empty_like" if keeps else ""
+    return where, "strides", str(a.strides), str(b.strides), advice
+
+
+def _alias_difference(real: Outcome, fake: Outcome) -> _Difference | None:
+    """Compare which argument, and which other result, every result shares memory with."""
+    arguments = list(zip(real.call.tensors, fake.call.tensors, strict=True))
+    predicted = {name: t for name, t in fake.leaves if isinstance(t, Tensor)}
+    for name, result in real.leaves:
+        if not isinstance(result, Tensor) or not result.size:
+            continue
+        twin = predicted[name]
+        for (argument, a), (_, b) in arguments:
+            if (result is a) != (twin is b):
+                says = [f"`{argument}` itself", f"not `{argument}`"]
+                says = says if result is a else says[::-1]
+                return name, "identity", says[0], says[1], ""
+            shares = overlap(result.array, a.array)
+            if shares and twin._storage is not b._storage:
+                return name, "memory", f"a view of `{argument}`", "memory of its own", ""
+            if not shares and twin._storage is b._storage and result._storage is not a._storage:
+                return name, "memory", "memory of its own", f"a view of `{argument}`", ""
+            if shares and a is not result and not _same_offset(result, a, twin, b):
+                return name, "offset", f"that of the kernel in `{argument}`", "another", ""
+    return None
+
+
+def _same_offset(result: Tensor, a: Tensor, twin: Tensor, b: Tensor) -> bool:
+    distance = address_of(result.array) - address_of(a.array)
+    return bool(twin.array.offset - b.array.offset == distance)
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def _refuses_too(trial: Trial, refusal: Refusal) -> Iterator[Problem]:
+    """Yield a call that the kernel refuses whatever its values are, and the rule accepts."""
+    call = refusal.call
+    predicted = _predict(call.fresh())
+    trial.run += 1
+    if predicted.error is None:
+        yield Problem(
+            call,
+            "",
+            "the rule accepts a call that the kernel refuses",
+            f"{type(refusal.error).__name__}: {refusal.error}".partition("\n")[0],
+            str(_shown(predicted.result)),
+            "raise in the rule where the kernel raises",
+            FAKE,
+        )
+
+
+FAKE_CHECK: Final = Check("fake", ("given", "size", "option", "layout", "dtype"), _examine, _unable)

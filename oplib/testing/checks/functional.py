@@ -1,0 +1,246 @@
+"""Check ``functional``: eager, functionalized and captured programs around the call agree.
+
+Compared are results, the elements of all inputs afterwards, which inputs were returned and written,
+and gradients; or both raise.
+
+Imports floors 0 to 7, `calls.py`, `memory.py`, `scenarios.py`, `session.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ..._tree import leaves
+from ...autograd.general_grad import grad
+from ...dispatch.facets import FUNCTIONAL
+from ...dispatch.keys import META
+from ...dispatch.operator import Operator
+from ...dispatch.plan import resolve
+from ...dtypes import is_inexact
+from ...errors import CaptureError, DataDependentError, FakeTensorError
+from ...functionalize.interpreter import functionalize
+from ...graph import parse
+from ...program import capture
+from ...tensor.tensor import Tensor, tensor_from_array
+from ..calls import Call, quietly, user_traceback
+from ..compare import Array, Mismatch
+from ..memory import copy_tree
+from ..scenarios import Scenario, scenarios
+from ..session import Check, Problem, Session, Trial, Where
+
+__all__ = ["FUNCTIONAL_CHECK"]
+
+SAMPLES: Final = 5
+"""How many samples programs are made of: capturing costs most."""
+
+
+def _unable(session: Session) -> str:
+    op = session.subject.op
+    assert op is not None
+    if "nondeterministic" in op.tags:
+        return "tagged nondeterministic"
+    random = any(
+        isinstance(leaf, np.random.Generator) for call in session.samples for _, leaf in call.leaves
+    )
+    return "takes a random generator" if random else ""
+
+
+def _examine(trial: Trial) -> Iterator[Problem]:
+    taken = 0
+    for call in trial.calls():
+        if taken >= SAMPLES:
+            trial.run -= 1
+            continue
+        taken += 1
+        for scenario in scenarios(call):
+            problem = _disagreement(trial, call, scenario, gradient=False)
+            if problem is None and call.kind == "given" and _has_gradient(trial.subject.op):
+                problem = _disagreement(trial, call, scenario, gradient=True)
+            if problem is not None:
+                yield problem
+                break
+
+
+def _has_gradient(op: Operator[..., Any] | None) -> bool:
+    return op is not None and op.gradient_rule is not None
+
+
+# ---------------------------------------------------------------------- one way to run
+
+
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """Everything one can observe of a run."""
+
+    results: list[Any]
+    returned: list[int]
+    inputs: list[Array]
+    written: list[bool]
+    gradients: list[Array | None]
+
+
+def _observe(scenario: Scenario, run: Callable[..., Any], gradient: bool) -> _Effect:
+    """Run a program on fresh inputs and return what can be observed."""
+    inputs = _inputs(scenario, gradient)
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    versions = [t.inplace_version for t in tensors]
+    flat = list(leaves(run(*inputs)))
+    returned = [next((i for i, t in enumerate(tensors) if t is leaf), -1) for leaf in flat]
+    gradients = _gradients(flat, tensors) if gradient else []
+    return _Effect(
+        [leaf.array.copy() if isinstance(leaf, Tensor) else leaf for leaf in flat],
+        returned,
+        [t.array.copy() for t in tensors],
+        [t.inplace_version > v for t, v in zip(tensors, versions, strict=True)],
+        gradients,
+    )
+
+
+def _inputs(scenario: Scenario, gradient: bool) -> tuple[Any, ...]:
+    inputs: tuple[Any, ...] = copy_tree(scenario.inputs)
+    if gradient:
+        for x in inputs:
+            if isinstance(x, Tensor) and is_inexact(x.dtype):
+                x.requires_grad = True
+    return inputs
+
+
+def _gradients(results: list[Any], inputs: list[Tensor]) -> list[Array | None]:
+    outputs = {id(r): r for r in results if isinstance(r, Tensor) and r.requires_grad}
+    leaves_ = [t for t in inputs if t.requires_grad]
+    if not outputs or not leaves_:
+        return []
+    seeds = [tensor_from_array(np.ones(r.shape, r.dtype)) for r in outputs.values()]
+    distinct = list({id(t): t for t in leaves_}.values())
+    found = grad(list(outputs.values()), distinct, seeds, allow_unused=True)
+    return [None if g is None else g.array for g in found]
+
+
+# ---------------------------------------------------------------------- comparison
+
+
+def _disagreement(trial: Trial, call: Call, scenario: Scenario, gradient: bool) -> Problem | None:
+    """Return the first way in which running a program functionally differs from running it."""
+    with quietly():
+        try:
+            expected = _observe(scenario, scenario.function, gradient)
+        except Exception as error:  # the program is invalid here; then it must be in both ways
+            return _must_raise(call, scenario, error, gradient)
+        for how, run in _ways(scenario, gradient):
+            try:
+                got = _observe(scenario, run(), gradient)
+            except (CaptureError, FakeTensorError, DataDependentError):
+                continue  # a fake rule that is missing or wrong is another check's business
+            except Exception as error:  # whatever it is, the eager run does not raise it
+                return Problem(
+                    call, scenario.name, f"raises when {how}", "the results of the eager run",
+                    user_traceback(error), facet=FUNCTIONAL,
+                )  # fmt: skip
+            found = _difference(trial, call, expected, got)
+            if found is not None:
+                what, mismatch = found
+                return Problem(
+                    call,
+                    scenario.name,
+                    f"{what} differ when {how}{' (with gradients)' if gradient else ''}",
+                    mismatch.expected,
+                    mismatch.got,
+                    _advice(trial, mismatch),
+                    FUNCTIONAL if trial.subject.op and trial.subject.op.twin else "kernel",
+                )
+    return _graph_problem(trial, call, scenario) if not gradient else None
+
+
+def _advice(trial: Trial, mismatch: Mismatch) -> str:
+    op = trial.subject.op
+    if op is not None and op.twin is not None:
+        return "the functional twin computes something else than the kernel writes"
+    return mismatch.detail
+
+
+def _ways(
+    scenario: Scenario, gradient: bool
+) -> Iterator[tuple[str, Callable[[], Callable[..., Any]]]]:
+    yield "functionalized", lambda: functionalize(scenario.function)
+    yield "captured", lambda: capture(scenario.function, *_inputs(scenario, gradient))
+
+
+def _must_raise(call: Call, scenario: Scenario, error: Exception, gradient: bool) -> Problem | None:
+    try:
+        _observe(scenario, functionalize(scenario.function), gradient)
+    except Exception:  # the functional run refuses too
+        return None
+    return Problem(
+        call,
+        scenario.name,
+        "raises eagerly and runs functionalized",
+        f"{type(error).__name__}: {error}".partition("\n")[0],
+        "results",
+        facet=FUNCTIONAL,
+    )
+
+
+def _difference(
+    trial: Trial, call: Call, expected: _Effect, got: _Effect
+) -> tuple[str, Mismatch] | None:
+    if len(expected.results) != len(got.results):
+        counts = str(len(expected.results)), str(len(got.results))
+        return "results", Mismatch("", "structure", *counts)
+    for index, (e, g) in enumerate(zip(expected.results, got.results, strict=True)):
+        where = Where("functional", f"result {index}", index, call.place())
+        found = trial.session.difference(g, e, where)
+        if found is not None:
+            return "results", found
+    for what, e, g in (
+        ("returned inputs", expected.returned, got.returned),
+        ("written inputs", expected.written, got.written),
+    ):
+        if e != g:
+            return what, Mismatch("", "identity", str(e), str(g))
+    for what, arrays, others in (
+        ("inputs afterwards", expected.inputs, got.inputs),
+        ("gradients", expected.gradients, got.gradients),
+    ):
+        for e, g in zip(arrays, others, strict=True):
+            found = trial.session.difference(g, e, Where("functional", what, -1, call.place()))
+            if found is not None:
+                return what, found
+    return None
+
+
+# ---------------------------------------------------------------------- the graph
+
+
+def _graph_problem(trial: Trial, call: Call, scenario: Scenario) -> Problem | None:
+    """Return what is wrong with the captured graph itself."""
+    op = trial.subject.op
+    assert op is not None
+    if resolve(op, META).kind == "missing" and op.view_rule is None:
+        return None
+    try:
+        graph = capture(scenario.function, *_inputs(scenario, False)).graph
+    except (CaptureError, FakeTensorError, DataDependentError):
+        return None
+    in_place = [node.op for node in graph.calls if node.op.schema.is_mutable]
+    if in_place and not any("functionalized" in str(node) for node in graph.calls):
+        name = in_place[0].qualname
+        return Problem(call, scenario.name, f"the captured graph has an in-place node: {name}")
+    if parse(str(graph)) != graph:
+        return Problem(call, scenario.name, "the captured graph does not survive its text")
+    calls = sum(node.op is op for node in graph.calls)
+    if op.effects and scenario.name == "its first result unused" and calls < 2:
+        return Problem(
+            call,
+            scenario.name,
+            "a call with effects was removed from the captured program",
+            "2 calls",
+            f"{calls}",
+        )
+    return None
+
+
+FUNCTIONAL_CHECK: Final = Check("functional", ("given", "option", "layout"), _examine, _unable)

@@ -1,0 +1,385 @@
+"""Checks ``gradient`` and ``second_gradient``: derivatives against differences, in all variations.
+
+Varied are the arguments that need a gradient, the layout of incoming gradients, and whether another
+forward runs before the backward. A mutating operator is checked as the function from old values to
+new ones.
+
+Imports floors 0 to 7, `problem.py`, `gradcheck.py`, `calls.py`, `session.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+
+from ..._tree import leaves, tree_map
+from ...autograd.general_grad import grad
+from ...dispatch.facets import GRADIENT
+from ...dispatch.keys import AUTOGRAD_KEY, COMPOSITE_IMPLICIT
+from ...dtypes import is_inexact
+from ...errors import AutogradError
+from ...prims import clone
+from ...tensor.tensor import Tensor, tensor_from_array
+from ..calls import Call, quietly, user_traceback
+from ..compare import Array, compare_arrays
+from ..gradcheck import gradcheck
+from ..layouts import LAYOUTS
+from ..problem import inexact_results, upcast_dtype
+from ..report import GradCheckReport
+from ..sampling import redrawn
+from ..session import Check, Problem, Session, Trial
+
+__all__ = ["GRADIENT_CHECK", "SECOND_GRADIENT"]
+
+SAMPLES: Final = 6
+"""How many samples derivatives are checked on: they cost most of a run."""
+
+ELEMENTS: Final = 100
+"""Calls of more elements are left to the other checks, unless they are the caller's."""
+
+
+# ---------------------------------------------------------------------- what can be checked
+
+
+def _unable(session: Session) -> str:
+    calls = [call for call in session.samples if call.inexact]
+    if session.samples and not calls:
+        return "no inexact tensor argument"
+    subject = session.subject
+    if subject.op is None or not calls:
+        return ""
+    op = subject.op
+    if op.gradient_rule is not None or op.entries(COMPOSITE_IMPLICIT) or op.entries(AUTOGRAD_KEY):
+        return ""
+    return "" if _silent_without_rule(calls[0]) else "no gradient rule"
+
+
+def _silent_without_rule(call: Call) -> bool:
+    """Return whether an operator without a rule fails to say so."""
+    return next(iter(_missing_rule(call)), None) is not None
+
+
+def _missing_rule(call: Call) -> Iterator[Problem]:
+    """Yield an operator without a rule that does not raise by name when a gradient is asked for."""
+    given = _differentiable(call.fresh(), {name for name, _ in call.inexact})
+    before = given.snapshot()
+    outcome = given.run()
+    if outcome.error is None:
+        results = [t for t in inexact_results(outcome.result) if t.requires_grad]
+        if not results:
+            return
+        try:
+            grad(results[:1], [t for _, t in given.inexact], [_ones(results[0])], allow_unused=True)
+        except AutogradError as error:
+            outcome_error: Exception = error
+        else:
+            yield Problem(call, "", "has no gradient rule, and backward does not say so")
+            return
+    else:
+        outcome_error = outcome.error
+    if call.subject.name not in str(outcome_error):
+        yield Problem(
+            call, "", "the error for a missing gradient rule does not name the operator",
+            call.subject.name, str(outcome_error), facet=GRADIENT,
+        )  # fmt: skip
+    for change in before.changes():
+        yield Problem(call, f"argument `{change.name}`", "was written before the call raised")
+
+
+def _ones(like: Tensor) -> Tensor:
+    return tensor_from_array(np.ones(like.shape, like.dtype))
+
+
+def _differentiable(call: Call, names: set[str]) -> Call:
+    """Set `requires_grad` on the named tensors of a call on copies."""
+    for name, tensor in call.inexact:
+        if name in names and not tensor.requires_grad:
+            tensor.requires_grad_()
+    return call
+
+
+# ---------------------------------------------------------------------- samples
+
+
+def _calls(trial: Trial) -> Iterator[Call]:
+    """Yield the samples for derivatives: few, small, of floats, without NaN."""
+    taken = 0
+    for call in trial.calls():
+        too_large = call.size > ELEMENTS and call.kind != "given"
+        if taken >= SAMPLES or too_large or not any(t.size for _, t in call.inexact):
+            trial.run -= 1
+            continue
+        if any(not np.isfinite(t.array).all() for _, t in call.inexact):
+            trial.run -= 1
+            continue
+        taken += 1
+        yield _doubled(call)
+
+
+def _doubled(call: Call) -> Call:
+    """Return the call in double precision, or as it is if the operator refuses that."""
+    made: dict[int, Tensor] = {}
+
+    def double(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not is_inexact(leaf.dtype):
+            return leaf
+        dtype = upcast_dtype(leaf.dtype)
+        if dtype == leaf.dtype:
+            return leaf
+        return made.setdefault(id(leaf), tensor_from_array(leaf.array.astype(dtype, order="K")))
+
+    args, kwargs = tree_map(double, (call.args, dict(call.kwargs)))
+    doubled = Call(call.subject, args, kwargs, call.label, call.kind)
+    return doubled if not made or doubled.fresh().run().error is None else call
+
+
+def _subsets(names: list[str]) -> Iterator[set[str]]:
+    """Yield the subsets of arguments that need a gradient: all up to 4, else the telling ones."""
+    if len(names) <= 4:
+        for count in range(len(names), 0, -1):
+            yield from map(set, combinations(names, count))
+        return
+    yield set(names)
+    yield from ({name} for name in names)
+    yield from (set(names) - {name} for name in names)
+
+
+# ---------------------------------------------------------------------- the function
+
+
+def _function(call: Call) -> Callable[..., Any]:
+    """Return the subject as a function of its arguments: old values in, new values out."""
+    subject, schema = call.subject, call.subject.schema
+    if schema is None or not schema.is_mutable:
+        return subject.function
+
+    @functools.wraps(subject.function)
+    def functional(*args: Any, **kwargs: Any) -> Any:
+        called = Call(subject, args, kwargs)
+        copies = {id(t): clone(t) for _, t in called.written()}
+        args, kwargs = tree_map(lambda leaf: copies.get(id(leaf), leaf), (args, kwargs))
+        result = subject.function(*args, **kwargs)
+        fresh = [t for t in leaves(result) if not any(t is c for c in copies.values())]
+        return [*copies.values(), *fresh]
+
+    functional.__qualname__ = subject.name
+    return functional
+
+
+# ---------------------------------------------------------------------- gradient
+
+
+def _gradient(trial: Trial) -> Iterator[Problem]:
+    op = trial.subject.op
+    if op is not None and op.gradient_rule is None and not _composite(trial.session):
+        for call in trial.calls("given"):
+            yield from _missing_rule(call)
+        return
+    first = True
+    for call in _calls(trial):
+        yield from _against_differences(trial, call, first)
+        if first:
+            yield from _one_forward_at_a_time(call, trial.session.seed)
+            yield from _incoming_layouts(call)
+        first = False
+
+
+def _composite(session: Session) -> bool:
+    op = session.subject.op
+    assert op is not None
+    return bool(op.entries(COMPOSITE_IMPLICIT) or op.entries(AUTOGRAD_KEY))
+
+
+def _against_differences(trial: Trial, call: Call, all_subsets: bool) -> Iterator[Problem]:
+    names = list(dict.fromkeys(name for name, _ in call.inexact))
+    for subset in _subsets(names) if all_subsets else [set(names)]:
+        found = _checked(trial, call, subset, order=1)
+        if found is None:
+            continue
+        yield from _problems(call, found, subset if len(subset) < len(names) else set())
+        if found.failures:
+            return
+
+
+def _checked(trial: Trial, call: Call, subset: set[str], order: int) -> GradCheckReport | None:
+    given = _differentiable(call.fresh(), subset)
+    with quietly():
+        report = gradcheck(
+            _function(call),
+            given.args,
+            given.kwargs,
+            order=order,
+            seed=trial.session.seed,
+            raise_exception=False,
+        )
+    if report.status == "skipped":
+        note = f"{trial.check.name} is inconclusive for {call.label}: {report.reason}"
+        if report.reason not in ("no elements", "no float or complex result"):
+            trial.session.notes.append(note)
+        trial.inconclusive.append(report.reason)
+        return None
+    return report
+
+
+def _problems(call: Call, report: GradCheckReport, subset: set[str]) -> Iterator[Problem]:
+    only = f" (only {' and '.join(sorted(subset))} needing a gradient)" if subset else ""
+    for failure in report.failures:
+        if failure.message:
+            yield Problem(call, "", failure.message + only, advice=failure.hint, facet=GRADIENT)
+            continue
+        yield Problem(
+            call,
+            f"gradient of {failure.input} through {failure.result}{only}",
+            f"{failure.wrong} of {failure.total} entries disagree with differences",
+            f"{failure.numeric:.9g} ± {failure.error:.1g}",
+            f"{failure.analytic:.9g}",
+            failure.hint,
+            GRADIENT,
+        )
+
+
+# ---------------------------------------------------------------------- other variations
+
+
+def _gradients(call: Call, seeds: list[Array] | None = None) -> Callable[[], list[Array | None]]:
+    """Record a call; return what runs its backward."""
+    given = _differentiable(call.fresh(), {name for name, _ in call.inexact})
+    inputs = [t for _, t in given.inexact if t.requires_grad]
+    results = [
+        t for t in inexact_results(_function(call)(*given.args, **given.kwargs)) if t.requires_grad
+    ]
+
+    def backward() -> list[Array | None]:
+        if not results:
+            return []
+        incoming = [_ones(t) for t in results]
+        found = grad(results, _distinct(inputs), incoming, allow_unused=True)
+        return [None if g is None else g.array for g in found]
+
+    return backward
+
+
+def _distinct(tensors: list[Tensor]) -> list[Tensor]:
+    return list({id(t): t for t in tensors}.values())
+
+
+def _one_forward_at_a_time(call: Call, seed: int) -> Iterator[Problem]:
+    """Run another forward before the backward: what a rule reads must be saved per call."""
+    other = redrawn(call, np.random.default_rng(seed))
+    with quietly():
+        try:
+            expected = _gradients(call)()
+            waiting = _gradients(call)
+            other.fresh().run()
+            _gradients(other)
+            got = waiting()
+        except Exception:  # an invalid second call, or an error the comparison reports
+            return
+    found = _first_mismatch(got, expected)
+    if found:
+        yield Problem(
+            call,
+            "gradient",
+            "another forward before the backward changes it",
+            *found,
+            "save per call: name what the rule needs, or use ctx; no globals",
+            GRADIENT,
+        )
+
+
+def _first_mismatch(
+    got: list[Array | None], expected: list[Array | None]
+) -> tuple[str, str] | None:
+    for a, e in zip(got, expected, strict=True):
+        if (a is None) != (e is None):
+            return str(e), str(a)
+        if a is not None and e is not None:
+            mismatch = compare_arrays(a, e, rtol=1e-7, atol=1e-9)
+            if mismatch is not None:
+                return mismatch.expected, mismatch.got
+    return None
+
+
+def _incoming_layouts(call: Call) -> Iterator[Problem]:
+    """Give the rule equal incoming gradients laid out in every way, read-only ones included."""
+    expected = None
+    for label in ("", "last axes transposed", "reversed", "every other element", "read-only"):
+        with quietly():
+            try:
+                got = _with_layout(call, label)
+            except Exception as error:  # the rule's own, which a plain gradient does not raise
+                if expected is None:
+                    return
+                yield Problem(
+                    call, "gradient", f"fails for an incoming gradient that is {label}",
+                    got=user_traceback(error), facet=GRADIENT,
+                    advice="compute out of place, and for every layout",
+                )  # fmt: skip
+                return
+        expected = got if expected is None else expected
+        found = _first_mismatch(got, expected)
+        if found:
+            yield Problem(
+                call,
+                "gradient",
+                f"depends on the layout of the incoming gradient: wrong for one that is {label}",
+                *found,
+                "index it by position, not by memory: no ravel('K'), no flat buffer",
+                GRADIENT,
+            )
+            return
+
+
+def _with_layout(call: Call, label: str) -> list[Array | None]:
+    """Return the gradients for random incoming gradients laid out one way."""
+    rng = np.random.default_rng(0)
+    given = _differentiable(call.fresh(), {name for name, _ in call.inexact})
+    inputs = _distinct([t for _, t in given.inexact if t.requires_grad])
+    made = inexact_results(_function(call)(*given.args, **given.kwargs))
+    results = _distinct([t for t in made if t.requires_grad])
+    if not results:
+        return []
+    for result in results:
+        values = rng.standard_normal(result.shape).astype(result.dtype)
+        if label:
+            values = LAYOUTS[label](values)
+        result.register_hook(lambda _, values=values: tensor_from_array(values))
+    found = grad(results, inputs, [_ones(t) for t in results], allow_unused=True)
+    return [None if g is None else g.array for g in found]
+
+
+GRADIENT_CHECK: Final = Check("gradient", ("given", "size", "option"), _gradient, _unable)
+
+
+# ---------------------------------------------------------------------- second gradient
+
+
+def _second_unable(session: Session) -> str:
+    reason = _unable(session)
+    op = session.subject.op
+    if not reason and op is not None and op.gradient_rule is None and not _composite(session):
+        return "no gradient rule"
+    return reason
+
+
+def _second(trial: Trial) -> Iterator[Problem]:
+    for call in _calls(trial):
+        names = {name for name, _ in call.inexact}
+        try:
+            report = _checked(trial, call, names, order=2)
+        except AutogradError as error:
+            if "save" in str(error) or "second" in str(error):
+                yield Problem(call, "", str(error), facet=GRADIENT)
+                return
+            raise
+        if report is not None:
+            yield from _problems(call, report, set())
+
+
+SECOND_GRADIENT: Final = Check(
+    "second_gradient", ("given", "size", "option"), _second, _second_unable
+)
