@@ -1,6 +1,6 @@
 """oplib: custom operators in plain Python on NumPy, one eager autograd engine, functional graphs.
 
-An operator is a schema and its facets: kernels per backend, a shape rule, a gradient rule. Define one
+An operator is a schema and its facets: kernels per backend, a shape rule, a gradient rule. Define
 with `custom_op` or `Library`, and it runs eagerly with gradients, on fake tensors that carry only
 shapes, and in captured graphs.
 
@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import autograd, meta, std
+from . import functionalize as _functionalize_package  # before the function of the same name
 from ._state import copy_state
 from .autograd import family, general_grad, hooks
 from .autograd.general_grad import grad
@@ -65,7 +66,6 @@ from .errors import (
     ReturnError,
     SchemaError,
 )
-from . import functionalize as _functionalize_package  # before the function of the same name
 from .library import (
     Library,
     custom_op,
@@ -141,14 +141,20 @@ __all__ = [
     "Tag",
     "Tensor",
     "TensorSpec",
+    "arange",
     "autograd",
     "capture",
     "copy_state",
     "custom_op",
     "define",
+    "empty",
+    "empty_like",
     "enable_grad",
     "explain",
+    "eye",
     "from_numpy",
+    "full",
+    "full_like",
     "functionalize",
     "get_ctx",
     "get_op",
@@ -157,10 +163,13 @@ __all__ = [
     "impl",
     "infer_schema",
     "is_grad_enabled",
+    "linspace",
     "list_ops",
     "meta",
     "no_grad",
     "once_differentiable",
+    "ones",
+    "ones_like",
     "ops",
     "override",
     "pending",
@@ -175,15 +184,6 @@ __all__ = [
     "result_type",
     "scoped_library",
     "set_grad_enabled",
-    "arange",
-    "empty",
-    "empty_like",
-    "eye",
-    "full",
-    "full_like",
-    "linspace",
-    "ones",
-    "ones_like",
     "tensor",
     "zeros",
     "zeros_like",
@@ -206,8 +206,8 @@ def functionalize(function: F) -> F:
     >>> oplib.functionalize(f)(x), x
     (Tensor(1.), Tensor([1., 0., 0.]))
     """
-    interpreter = importlib.import_module(f"{_functionalize_package.__name__}.interpreter")
-    return interpreter.functionalize(function)  # type: ignore[no-any-return]
+    run = importlib.import_module(f"{_functionalize_package.__name__}.run")
+    return run.functionalize(function)  # type: ignore[no-any-return]
 
 
 _LAZY: Final = {"Program": "program", "capture": "program"}
@@ -227,6 +227,7 @@ def _install() -> None:
     ):
         install_stage(stage)
     engine.backward = general_grad.backward
+    engine.check_write = family.check_write
     engine.refresh = family.refresh
     engine.register_hook = hooks.register_hook
     engine.register_post_accumulate_grad_hook = hooks.register_post_accumulate_grad_hook

@@ -84,7 +84,10 @@ FLOORS: Floors = (
             "context general pylayer stage",
         ),
         loose("meta"),
-        package("functionalize", "storage opaque outcome interpreter"),
+        package(
+            "functionalize",
+            "access storage opaque memory outcome settle interpreter run",
+        ),
         package(
             "graph",
             "literals values names ir builder text compare draw tokens operands parse fitting "
@@ -93,7 +96,7 @@ FLOORS: Floors = (
         loose("amp"),
     ),
     # 6: what combines siblings
-    (package("program", "program recorder capture compile"), loose("checked")),
+    (package("program", "recorder signature program capture"), loose("checked")),
     # 7: built-in operators
     (
         package(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _state
-from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS
+from ..dispatch.keys import AUTOGRAD, INTERPRETER, SAVED_TENSOR_HOOKS
 from ..errors import ArgumentError, AutogradError
 from ..tensor.grad_meta import (
     AccumulationNode,
@@ -95,6 +95,12 @@ def set_requires_grad(tensor: Tensor, value: bool) -> None:
     if not isinstance(value, bool):
         raise ArgumentError(f"requires_grad and stop_gradient take a bool, got {value!r}")
     refresh(tensor)
+    _switch_recording(tensor, value)
+    if tensor._keys & INTERPRETER:
+        tensor.array.frame.interpreter.requires_grad_changed(tensor, value)
+
+
+def _switch_recording(tensor: Tensor, value: bool) -> None:
     if not value:
         tensor._keys &= ~AUTOGRAD
         return

@@ -66,6 +66,9 @@ class Interpreter:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define call")
 
+    def requires_grad_changed(self, tensor: Any, value: bool) -> None:
+        """Take note that ``requires_grad`` of a tensor with this interpreter's array was set."""
+
 
 def push(interpreter: Interpreter) -> Frame:
     """Put an interpreter on the stack and return its frame; undo with `pop`."""

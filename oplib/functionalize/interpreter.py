@@ -1,156 +1,167 @@
-"""The functional run: every call reaches the level below without a written argument.
+"""The functional level: every call reaches the level below without a written argument.
 
 View operators become geometries; an operator that writes is run by its functional twin, or as one
 `functionalized` node, and the regions of its destinations take the new values; all else is called on
-current values. Autograd is above: the tape sees the program as it was written.
+current values.
 
-Imports floors 0 to 4, `storage.py`, `opaque.py`, `outcome.py`.
+Note [Two tapes]
+~~~~~~~~~~~~~~~~
+Autograd is above this level, and again below it. The tape above sees the program as it was written:
+leaves, views, versions, errors; it serves gradients taken inside the run. The tape below records the
+functional calls; it serves gradients taken of the results. What makes them agree is that a value is
+handed down with a history exactly when its handle has one: `_value` takes it away (a view made under
+no_grad, ``stop_gradient``), and where the level below never saw it (a `PyLayer` runs its forward
+under no_grad) puts a node in its place that raises when a gradient arrives.
+
+Imports floors 0 to 4 and the files above. Read next: `run.py`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from .. import _state
-from .._tree import flatten, tree_map, unflatten
+from .._tree import tree_map
 from ..dispatch.bind import tensor_leaves
-from ..dispatch.interpreter import Frame, Interpreter, pop, push
-from ..dispatch.keys import AUTOGRAD, BACKENDS, CONSTANT, INTERPRETER, META, WEAK
+from ..dispatch.interpreter import Frame, Interpreter
+from ..dispatch.keys import AUTOGRAD, CONSTANT, WEAK
 from ..dispatch.operator import Operator
 from ..dispatch.plan import python_call
-from ..errors import AliasError, FakeTensorError
-from ..prims import clone, graft
-from ..tensor.geometry import Geometry, covers, overlap, self_overlap
-from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
+from ..errors import AliasError, AutogradError, FakeTensorError
+from ..prims import detach, lift
+from ..schema import TensorType
+from ..tensor.geometry import Geometry, extent, overlap, self_overlap
+from ..tensor.grad_meta import GradNode, NodeKind, new_meta
 from ..tensor.meta_array import MetaArray
-from ..tensor.storage import Storage, new_storage
-from ..tensor.tensor import (
-    ARRAY_TYPES,
-    ArrayType,
-    Tensor,
-    alias_of,
-    tensor_from_result,
-    view_of,
-)
-from .opaque import At, functionalized
-from .outcome import (
-    InputResult,
-    InputView,
-    LiteralResult,
-    Outcome,
-    Record,
-    SameResult,
-    ValueResult,
-    ValueView,
-    WriteBack,
-    settle,
-    span_tensor,
-)
-from .storage import FunctionalArray, Region, form_of, with_strides
+from ..tensor.storage import new_storage
+from ..tensor.tensor import Tensor, alias_of, engine, tensor_from_result, view_of
+from .access import recorded
+from .opaque import At, fresh_returns, functionalized, rebased
+from .storage import FunctionalArray, Region, form_of
 
-__all__ = ["FunctionalRun", "Functionalize", "functionalize", "install", "memory_groups"]
+__all__ = ["Functionalize"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+AnyOperator: TypeAlias = Operator[..., Any]
 
 
-def functionalize(function: F) -> F:
-    """Return a function with the same observable effect as `function`, run without writes below.
+class _Facts:
+    """What a call has to know of an operator, found once."""
 
-    Views and in-place operators inside become pure operators on values; each mutated argument is
-    written once, after everything was computed. If the function raises, no argument has changed.
+    __slots__ = ("exact", "is_mutable", "is_view", "one_result", "plain")
 
-    Examples
-    --------
-    >>> import oplib
-    >>> def f(x):
-    ...     x[0].add_(1)
-    ...     return x.sum()
-    >>> x = oplib.zeros(3)
-    >>> oplib.functionalize(f)(x), x
-    (Tensor(1.), Tensor([1., 0., 0.]))
-    """
+    def __init__(self, op: AnyOperator) -> None:
+        schema = op.schema
+        kinds = [argument.type for argument in schema.arguments]
+        self.is_mutable = schema.is_mutable
+        self.is_view = schema.is_view
+        self.exact = "flexible_layout" not in op.tags
+        self.plain = [isinstance(kind, TensorType) for kind in kinds]
+        self.one_result = len(schema.returns) == 1 and isinstance(schema.returns[0].type, TensorType)
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = flatten((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        run = FunctionalRun(tensors)
-        outcome, values = run.execute(function, leaves, structure)
-        return settle(outcome, run.inputs, values)
 
-    return call  # type: ignore[return-value]
+_facts: Final[WeakKeyDictionary[AnyOperator, _Facts]] = WeakKeyDictionary()
 
 
 class Functionalize(Interpreter):
-    """The interpreter of one functional run."""
+    """The interpreter of one functional run.
+
+    Attributes
+    ----------
+    frame : Frame
+    inputs : list of Tensor
+        What the run was called with, then the tensors of the enclosing scope it met.
+    argument_count : int
+        How many of them are arguments.
+    adopt : callable
+        ``adopt(tensor)``: the handle of a tensor of the enclosing scope.
+    after_write : callable
+        ``after_write(old, new)``: a region's value was replaced.
+    after_flag : callable
+        ``after_flag(handle, value)``: ``requires_grad`` of a handle was set.
+    """
 
     wraps = True
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: list[Tensor], adopt: Callable[[Tensor], Tensor]) -> None:
         self.frame: Frame
-        self.adopt: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.inputs = inputs
+        self.argument_count = len(inputs)
+        self.adopt = adopt
         self.after_write: Callable[[Tensor, Tensor], None] = lambda old, new: None
-        self.differentiates = False
+        self.after_flag: Callable[[Tensor, bool], None] = lambda handle, value: None
 
     # ------------------------------------------------------------------ tensors
 
     def owns(self, value: Any) -> bool:
         """Return whether a value is a tensor of this level."""
-        return (
-            isinstance(value, Tensor)
-            and type(value.array) is FunctionalArray
-            and value.array.frame is self.frame
-        )
+        if type(value) is not Tensor:
+            return False
+        array = value.array
+        return type(array) is FunctionalArray and array.frame is self.frame
 
-    def wrap(self, value: Tensor) -> Tensor:
-        """Return a tensor of this level in a region of its own."""
-        region = Region(value, form_of(value), new_storage())
-        return self.handle(region, region.form)
-
-    def handle(self, region: Region, geometry: Geometry, origin: int | None = None) -> Tensor:
-        """Return a tensor of this level that addresses a region."""
-        return tensor_from_result(FunctionalArray(self.frame, region, geometry, origin))
-
-    def read(self, op: Operator[..., Any], value: Any) -> Any:
-        """Return what a call below receives for one leaf of its arguments."""
-        if not self.owns(value):
+    def wrap(self, value: Any) -> Any:
+        """Return a tensor of this level in a region of its own; what is no tensor stays."""
+        if type(value) is not Tensor:
             return value
-        array: FunctionalArray = value.array
-        exact = "flexible_layout" not in op.tags
-        return with_strides(array.read(), array.geometry, exact)
-
-    # ------------------------------------------------------------------ calls
-
-    def call(self, frame: Frame, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
-        """Run one call on values."""
-        args = tuple([tree_map(self._own, value) for value in args])
-        schema = op.schema
-        if schema.is_mutable:
-            return self._write(op, args)
-        if schema.is_view or op.view_rule is not None:
-            viewed = self._view(op, args)
-            if viewed is not None:
-                return viewed
-        result = op.call_positional([tree_map(lambda v: self.read(op, v), a) for a in args])
-        return tree_map(lambda r: self.wrap(r) if isinstance(r, Tensor) else r, result)
+        storage = new_storage()
+        region = Region(value, form_of(value), storage)
+        array = FunctionalArray(self.frame, region, region.form)
+        array.remember(value)
+        return tensor_from_result(array)
 
     def _own(self, leaf: Any) -> Any:
         """Take a tensor from outside into the run, so that writes to its memory are seen."""
-        if not isinstance(leaf, Tensor) or self.owns(leaf) or leaf._keys & WEAK:
-            return leaf
-        if leaf._keys & CONSTANT:
+        if type(leaf) is not Tensor or self.owns(leaf) or leaf._keys & (WEAK | CONSTANT):
             return leaf
         return self.adopt(leaf)
 
+    def _value(self, leaf: Any, exact: bool, recording: int) -> Any:
+        """Return what a call below receives for one leaf of its arguments (see Note [Two tapes])."""
+        handle = self._own(leaf)
+        if not self.owns(handle):
+            return leaf
+        value = handle.array.read(exact)
+        if recording and (leaf._keys ^ value._keys) & AUTOGRAD:
+            return detach(value) if value._keys & AUTOGRAD else _without_known_history(value, leaf)
+        return value
+
+    # ------------------------------------------------------------------ calls
+
+    def call(self, frame: Frame, op: AnyOperator, args: tuple[Any, ...]) -> Any:
+        """Run one call on values."""
+        facts = _facts.get(op)
+        if facts is None:
+            facts = _facts[op] = _Facts(op)
+        if facts.is_mutable:
+            return self._write(op, args)
+        if facts.is_view or op.view_rule is not None:
+            viewed = self._view(op, args)
+            if viewed is not None:
+                return viewed
+        if op is lift and not self.owns(args[0]):
+            return self.wrap(op.call_positional(list(args)))
+        result = op.call_positional(self._values(facts, args))
+        return self.wrap(result) if facts.one_result else tree_map(self.wrap, result)
+
+    def _values(self, facts: _Facts, args: tuple[Any, ...]) -> list[Any]:
+        recording = _state.current().mask & AUTOGRAD
+        exact = facts.exact
+        return [
+            self._value(value, exact, recording)
+            if plain
+            else tree_map(lambda leaf: self._value(leaf, exact, recording), value)
+            for value, plain in zip(args, facts.plain, strict=True)
+        ]
+
     # ------------------------------------------------------------------ views
 
-    def _view(self, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
+    def _view(self, op: AnyOperator, args: tuple[Any, ...]) -> Any:
         """Return the view handles of a view operator, or None where it makes a copy."""
-        base = args[0]
+        base = self._own(args[0])
         if not self.owns(base):
             return None
         rule = op.view_rule
@@ -164,45 +175,86 @@ class Functionalize(Interpreter):
             return [self._view_handle(op, base, part) for part in geometry]
         return self._view_handle(op, base, geometry)
 
-    def _view_handle(self, op: Operator[..., Any], base: Tensor, geometry: Geometry) -> Tensor:
+    def _view_handle(self, op: AnyOperator, base: Tensor, geometry: Geometry) -> Tensor:
         joins = _joins_family(op)
-        array = base.array.view(geometry, detached=not joins)
-        return view_of(base, array) if joins else alias_of(base, array)
+        array: FunctionalArray = base.array
+        if not _lies_in(geometry, array.region.form):
+            self._reach_beyond(array, geometry)
+        view = array.view(geometry, detached=not joins)
+        return view_of(base, view) if joins else alias_of(base, view)
+
+    def _reach_beyond(self, array: FunctionalArray, geometry: Geometry) -> None:
+        """Make room for a view that leaves the memory of its handle, if other inputs have it."""
+        before_write = array.region.before_write
+        if before_write is not None:
+            before_write()
+        if not _lies_in(geometry, array.region.form):
+            raise AliasError(
+                f"a view {geometry} reaches beyond the memory it is taken of ({array.region.form})\n"
+                "  pass the tensor that owns this memory as an argument too"
+            )
 
     # ------------------------------------------------------------------ writes
 
-    def _write(self, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
-        written = self._destinations(op, args)
+    def _write(self, op: AnyOperator, args: tuple[Any, ...]) -> Any:
+        is_recorded = _is_recorded(op, args)
+        owned = tuple([tree_map(self._own, value) for value in args])
+        written = self._destinations(op, args, owned, is_recorded)
+        for destination in written:
+            before_write = destination.array.region.before_write
+            if before_write is not None:
+                before_write()
         twin = op.twin
-        if twin is not None and (twin.pre_state or not self._overlaps(args, written)):
-            fresh = self._run_twin(op, twin.twin, args, written)
+        if twin is not None and (twin.pre_state or not self._overlaps(owned, written)):
+            fresh = self._run_twin(op, twin.twin, args, written, is_recorded)
         else:
-            fresh = self._run_opaque(op, args, written)
-        storages = {id(t._storage): t._storage for t in written}
-        for storage in storages.values():
+            fresh = self._run_opaque(op, args, written, is_recorded)
+        for storage in {id(t._storage): t._storage for t in written}.values():
             storage.version += 1
             storage.writer = op.qualname
         return self._results(op, args, fresh)
 
-    def _destinations(self, op: Operator[..., Any], args: tuple[Any, ...]) -> list[Tensor]:
-        """Return the written tensors; refuse read-only and self-overlapping ones."""
+    def _destinations(
+        self, op: AnyOperator, args: Sequence[Any], owned: Sequence[Any], is_recorded: bool
+    ) -> list[Tensor]:
+        """Return the handles that are written, after all checks."""
         written = []
-        for argument, value in zip(op.schema.arguments, args, strict=True):
+        for argument, given, value in zip(op.schema.arguments, args, owned, strict=True):
             if argument.name not in op.schema.mutated_arguments:
                 continue
-            for tensor in tensor_leaves([value]):
+            for original, tensor in zip(tensor_leaves([given]), tensor_leaves([value]), strict=True):
                 if not self.owns(tensor):
                     raise AliasError(f"{op.qualname}: argument `{argument.name}` is a constant")
-                self._check_destination(op, argument.name, tensor, args)
+                if is_recorded or original._view is not None:
+                    self._check_history(op, argument.name, tensor, is_recorded)
+                self._check_memory(op, argument.name, tensor, args)
                 written.append(tensor)
         return written
 
-    def _check_destination(
-        self, op: Operator[..., Any], name: str, tensor: Tensor, args: tuple[Any, ...]
+    def _check_history(
+        self, op: AnyOperator, name: str, tensor: Tensor, is_recorded: bool
     ) -> None:
+        """Refuse what eager code refuses because of the history an input has outside."""
         array: FunctionalArray = tensor.array
-        inner = array.region.value.array
-        if isinstance(inner, np.ndarray) and not inner.flags.writeable and array.region.version == 0:
+        if array.origin is None or array.detached or not _state.current().mask & AUTOGRAD:
+            return
+        outside = self.inputs[array.origin]
+        family = outside._view.family if outside._view is not None else None
+        if is_recorded or (family is not None and family.root is not None):
+            engine.check_write(op, name, outside)
+        if is_recorded and array.origin >= self.argument_count:
+            raise AutogradError(
+                f"{op.qualname}: argument `{name}` is a tensor of the enclosing scope; it cannot be "
+                "written to while gradients are recorded\n  pass it to the function as an argument"
+            )
+
+    def _check_memory(
+        self, op: AnyOperator, name: str, tensor: Tensor, args: Sequence[Any]
+    ) -> None:
+        """Refuse read-only and self-overlapping destinations."""
+        array: FunctionalArray = tensor.array
+        outside = None if array.origin is None else self.inputs[array.origin].array
+        if isinstance(outside, np.ndarray) and not outside.flags.writeable:
             raise AliasError(
                 f"{op.qualname}: argument `{name}` is written, but its array is read-only\n"
                 "  pass a writable copy: x.clone()"
@@ -230,428 +282,210 @@ class Functionalize(Interpreter):
 
     def _run_twin(
         self,
-        op: Operator[..., Any],
+        op: AnyOperator,
         twin: Callable[..., Any],
         args: tuple[Any, ...],
         written: Sequence[Tensor],
+        is_recorded: bool,
     ) -> tuple[Any, ...]:
         """Run the functional twin, store the new values, and return the fresh results."""
-        for destination in written:
-            self._keep_old_value(destination.array.region)
-        values = [tree_map(lambda v: self.read(op, v), a) for a in args]
-        result = python_call(op, twin)(*values)
+        result = python_call(op, twin)(*self._values(_facts[op], args))
         parts = tuple(result) if isinstance(result, tuple | list) else (result,)
         count = len(op.schema.mutated_arguments)
         fresh, new = parts[: len(parts) - count], parts[len(parts) - count :]
-        flat = [value for part in new for value in tensor_leaves([part])]
-        for destination, value in zip(written, flat, strict=True):
-            self._store(destination, value)
-        return tuple(self.wrap(value) for value in fresh)
+        for destination, value in zip(written, tensor_leaves(list(new)), strict=True):
+            array: FunctionalArray = destination.array
+            before = array.region.value
+            stored = self._commit(array, array.write(value), is_recorded)
+            self.after_write(before, array.region.value)
+            if stored and is_recorded == bool(value._keys & AUTOGRAD):
+                array.remember(value)
+        return tuple([self.wrap(value) for value in fresh])
 
-    def _keep_old_value(self, region: Region) -> None:
-        """Copy an input's value before its first write if a gradient may need it.
-
-        The write-back at the end overwrites the input, and eager code saves a copy here too.
-        """
-        recording = bool(_state.current().user & AUTOGRAD)
-        if region.is_input and region.version == 0 and recording and self.differentiates:
-            region.value = clone(region.value)
-
-    def _store(self, destination: Tensor, value: Tensor) -> None:
-        """Give a destination's region the value it has after a write."""
-        array: FunctionalArray = destination.array
+    def _commit(self, array: FunctionalArray, new: Tensor, is_recorded: bool) -> bool:
+        """Give a handle's region its value after a write; return whether it is `new` as it is."""
         region = array.region
-        new = array.write(value)
-        grafted = self._commit(region, new, array)
-        if not grafted and not array.detached:
-            array.remember(value)
-
-    def _commit(self, region: Region, new: Tensor, array: FunctionalArray) -> bool:
-        """Make `new` a region's value; a write that records nothing keeps the old history.
-
-        Return whether the history was grafted.
-        """
-        recording = bool(_state.current().user & AUTOGRAD) and not array.detached
-        grafted = not recording and region.value.requires_grad
-        if grafted:
-            state = _state.current()
-            with _state.enter(state.replace(user=state.user | AUTOGRAD)):
-                new = graft(new, region.value)
-        self.after_write(region.value, new)
-        region.value = new
-        region.version += 1
         if array.origin is not None:
             region.written_through.add(array.origin)
-        region.all_no_grad = region.all_no_grad and not recording
-        return grafted
+            if is_recorded and not array.detached:
+                region.recorded_through.add(array.origin)
+        return region.replace(array.history, new, is_recorded) is new
 
     def _run_opaque(
-        self, op: Operator[..., Any], args: tuple[Any, ...], written: Sequence[Tensor]
+        self,
+        op: AnyOperator,
+        args: tuple[Any, ...],
+        written: Sequence[Tensor],
+        is_recorded: bool,
     ) -> tuple[Any, ...]:
         """Run a mutating operator as one `functionalized` call and return the fresh results."""
-        arrays = [tensor.array for tensor in written]
-        regions = list({id(array.region): array.region for array in arrays}.values())
-        position = {id(region): i for i, region in enumerate(regions)}
+        recording = _state.current().mask & AUTOGRAD
+        arrays: list[FunctionalArray] = [tensor.array for tensor in written]
+        regions = {id(array.region): array for array in reversed(arrays)}
+        first = [regions[key] for key in dict.fromkeys(id(array.region) for array in arrays)]
+        for tensor in [t for t in tensor_leaves(args) if self.owns(self._own(t))]:
+            array = self._own(tensor).array
+            if id(array.region) in regions:
+                array.region.access_to(array.geometry)
+        bases = [array.region.current(array.history) for array in first]
+        forms = [array.region.form for array in first]
+        position = {id(array.region): i for i, array in enumerate(first)}
 
         def rebuilt(leaf: Any) -> Any:
-            if not self.owns(leaf):
-                return leaf
-            index = position.get(id(leaf.array.region))
-            return self.read(op, leaf) if index is None else At(index, leaf.array.geometry)
+            handle = self._own(leaf)
+            index = position.get(id(handle.array.region)) if self.owns(handle) else None
+            if index is None:
+                return self._value(leaf, True, recording)
+            if recording and (leaf._keys ^ bases[index]._keys) & AUTOGRAD:
+                raise AliasError(
+                    f"{op.qualname} writes memory that its arguments see with different histories "
+                    "(one of them is detached)\n  pass a copy instead: x.detach().clone()"
+                )
+            return At(index, rebased(handle.array.geometry, forms[index]))
 
         arguments = tuple([tree_map(rebuilt, value) for value in args])
-        bases = [region.value for region in regions]
-        forms = tuple([region.form for region in regions])
-        fresh, new = functionalized.call_positional([op.qualname, arguments, bases, forms])
-        for region, value in zip(regions, new, strict=True):
-            for array in arrays:
-                if array.region is region:
-                    self._commit(region, value, array)
-        return tuple(
-            tree_map(lambda r: self.wrap(r) if isinstance(r, Tensor) else r, part) for part in fresh
-        )
+        places = tuple([rebased(form, form) for form in forms])
+        fresh, new = functionalized.call_positional([op.qualname, arguments, bases, places])
+        for base, array, value in zip(bases, first, new, strict=True):
+            for other in arrays:
+                if other.region is array.region and other is not array:
+                    self._note(other, is_recorded)
+            self._commit(array, value, is_recorded)
+            self.after_write(base, array.region.value)
+        return tuple([tree_map(self.wrap, part) for part in fresh])
 
-    def _results(
-        self, op: Operator[..., Any], args: tuple[Any, ...], fresh: Sequence[Any]
-    ) -> Any:
-        """Return a writing call's results: the written arguments themselves, and fresh ones."""
+    def _note(self, array: FunctionalArray, is_recorded: bool) -> None:
+        """Take note that an input was written through, without a new value."""
+        if array.origin is not None:
+            array.region.written_through.add(array.origin)
+            if is_recorded and not array.detached:
+                array.region.recorded_through.add(array.origin)
+
+    def _results(self, op: AnyOperator, args: tuple[Any, ...], fresh: Sequence[Any]) -> Any:
+        """Return a writing call's results: the written arguments, views of them, fresh ones."""
         schema = op.schema
         given = {a.name: value for a, value in zip(schema.arguments, args, strict=True)}
-        values = iter(fresh)
+        indices = fresh_returns(op, args)
+        values = dict(zip(indices, fresh, strict=True))
         complete = []
         for i in range(len(schema.returns)):
             name = schema.returned_argument(i)
-            complete.append(next(values, None) if name is None else given[name])
+            if i in values:
+                complete.append(values[i])
+            elif name is not None:
+                complete.append(given[name])
+            else:
+                complete.append(self._written_view(op, i, args, given))
         if not complete:
             return None
         return complete[0] if len(complete) == 1 else tuple(complete)
 
+    def _written_view(
+        self, op: AnyOperator, index: int, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> Any:
+        """Return a result that is a view of a written argument, as its fake rule describes it."""
+        base = self._own(given[op.schema.aliased_arguments(index)[0]])
+        return self._view_handle(op, base, _inferred_views(op, base, args, index))
 
-def _joins_family(op: Operator[..., Any]) -> bool:
+    def requires_grad_changed(self, tensor: Tensor, value: bool) -> None:
+        """Let the run know that ``requires_grad`` of a handle was set."""
+        self.after_flag(tensor, value)
+
+
+# ---------------------------------------------------------------------- histories
+
+
+def _is_recorded(op: AnyOperator, args: Sequence[Any]) -> bool:
+    """Return whether the tape above gives what this call writes a new history."""
+    if not _state.current().mask & AUTOGRAD:
+        return False
+    if not any(tensor._keys & AUTOGRAD for tensor in tensor_leaves(args)):
+        return False
+    rule = op.gradient_rule
+    return rule is None or rule.style != "per_argument" or any(rule.functions.values())
+
+
+def _refuse(node: GradNode, saved: tuple[Any, ...], gradient: Any) -> Any:
+    raise AutogradError(saved[0])
+
+
+LOST: Final = NodeKind("history_above_functionalize", _refuse)
+"""The kind of node that stands for a history the level below has not seen."""
+
+
+def _without_known_history(value: Tensor, handle: Tensor) -> Tensor:
+    """Return a value whose handle has a history that the level below has not seen."""
+    node: GradNode = object.__new__(GradNode)
+    node.kind = LOST
+    node.edges = ()
+    source = handle.grad_fn.name() if handle.grad_fn is not None else "a leaf made inside"
+    node.saved = (
+        f"a result of a functional run depends on {source}, which was recorded inside the run "
+        "only\n  make it an operator with a gradient rule (register_autograd), or take the gradient "
+        "inside the run",
+    )
+    node.hooks = None
+    node.shapes, node.dtypes = value.shape, value.dtype
+    alias = alias_of(value, value.array)
+    alias.autograd_meta = new_meta(node, 0, value.shape, value.dtype)
+    alias._keys |= AUTOGRAD
+    return alias
+
+
+# ---------------------------------------------------------------------- geometries of views
+
+
+def _joins_family(op: AnyOperator) -> bool:
     rule = op.gradient_rule
     if rule is None or rule.style != "per_argument":
         return True
     return any(function is not None for function in rule.functions.values())
 
 
-def _inferred_views(op: Operator[..., Any], base: Tensor, args: tuple[Any, ...]) -> Any:
-    """Return the geometry of a view operator without a view rule, by its fake rule."""
-    array: FunctionalArray = base.array
+def _lies_in(geometry: Geometry, form: Geometry) -> bool:
+    if 0 in geometry.shape:
+        return True
+    low, high = extent(geometry)
+    first, last = extent(form)
+    return first <= low and high <= last
+
+
+def _inferred_views(
+    op: AnyOperator, base: Tensor, args: tuple[Any, ...], index: int | None = None
+) -> Any:
+    """Return the geometry of a view that has no view rule, by the operator's fake rule.
+
+    Parameters
+    ----------
+    index : int, optional
+        Which result of the operator is meant, if it has others too.
+    """
     storage = new_storage()
-    g = array.geometry
-    meta = tensor_from_result(
-        MetaArray(g.shape, g.strides, g.dtype, base.device, storage, g.offset)
-    )
+    g: Geometry = base.array.geometry
+    array = MetaArray(g.shape, g.strides, g.dtype, base.device, storage, g.offset)
+    meta = tensor_from_result(array)
+
+    def without_data(leaf: Any) -> Any:
+        if leaf is base or not isinstance(leaf, Tensor) or leaf._keys & WEAK:
+            return meta if leaf is base else leaf
+        g = form_of(leaf)
+        return tensor_from_result(
+            MetaArray(g.shape, g.strides, g.dtype, base.device, new_storage(), g.offset)
+        )
+
     with _state.enter(_state.DEFAULT_STATE):
         try:
-            result = op.call_positional([meta, *args[1:]])
+            result = op.call_positional([tree_map(without_data, value) for value in args])
         except FakeTensorError as error:
             error.add_note(
-                f"{op.qualname} is a view operator; give it a geometry: "
+                f"{op.qualname} makes a view; give it a geometry: "
                 f"oplib.register_view({op.qualname!r}, rule)"
             )
             raise
+    if index is not None and len(op.schema.returns) > 1:
+        result = result[index]
     parts = result if isinstance(result, list | tuple) else [result]
     if any(part._storage is not storage for part in parts):
         return None
     found = [part.array.geometry for part in parts]
     return found if isinstance(result, list | tuple) else found[0]
-
-
-# ---------------------------------------------------------------------- one run
-
-
-class FunctionalRun:
-    """One call of a function under functionalization.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        The inputs, as the caller has them.
-    inner : sequence of Tensor, optional
-        What stands for them at the level below (a capture's tensors); the inputs themselves else.
-    adopt_inner : callable, optional
-        ``adopt_inner(tensor)``: what stands for a tensor of the enclosing scope.
-    """
-
-    def __init__(
-        self,
-        tensors: Sequence[Tensor],
-        inner: Sequence[Tensor] | None = None,
-        adopt_inner: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-        span_inner: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda tensor, members: tensor,
-    ) -> None:
-        given = {id(t): (t, i) for t, i in zip(tensors, inner or tensors, strict=True)}
-        self.inputs: list[Tensor] = [tensor for tensor, _ in given.values()]
-        self.inner: list[Tensor] = [below for _, below in given.values()]
-        self.interpreter = Functionalize()
-        self.interpreter.adopt = self._adopt
-        self._adopt_inner = adopt_inner
-        self._span_inner = span_inner
-        self._handles: dict[int, Tensor] = {}
-        self._storages: dict[int, Storage] = {}
-        self._leaves: dict[int, Any] = {}
-        self._first_versions: dict[int, int] = {}
-
-    # ------------------------------------------------------------------ running
-
-    def execute(
-        self, function: Callable[..., Any], leaves: list[Any], structure: Any
-    ) -> tuple[Outcome, list[Tensor]]:
-        """Run `function` on functional handles of the inputs; return what it left behind."""
-        frame = push(self.interpreter)
-        try:
-            self.interpreter.frame = frame
-            with _state.enter(frame.outer_state()):
-                self._enter_inputs()
-            handles = [
-                self._handles[id(leaf)] if isinstance(leaf, Tensor) else leaf for leaf in leaves
-            ]
-            args, kwargs = unflatten(structure, iter(handles))
-            result = function(*args, **kwargs)
-            with _state.enter(frame.outer_state()):
-                return self._finish(result)
-        finally:
-            pop(frame)
-
-    def _enter_inputs(self) -> None:
-        """Make a handle of every input, grouping those that share memory into one region."""
-        for group in _groups(self.inputs):
-            if len(group) == 1:
-                (index,) = group
-                region = self._region(index, self.inner[index], form_of(self.inputs[index]))
-                self._make_handle(index, region, region.form)
-            else:
-                self._enter_group(group)
-
-    def _enter_group(self, group: list[int]) -> None:
-        """Give several inputs over one memory one region: the one that covers it, or its span."""
-        geometries = _relative([self.inputs[index] for index in group])
-        cover = next((i for i, g in enumerate(geometries) if _covers_all(g, geometries)), None)
-        if cover is not None:
-            region = self._region(group[cover], self.inner[group[cover]], geometries[cover])
-        else:
-            span, geometries = span_tensor([self.inputs[index] for index in group])
-            region = self._region(group[0], self._span_inner(span, tuple(group)), form_of(span))
-        for index, geometry in zip(group, geometries, strict=True):
-            self._make_handle(index, region, geometry)
-
-    def _region(self, index: int, inner: Tensor, form: Geometry) -> Region:
-        """Return the region of an input's memory, on the storage its other regions have."""
-        outside = self.inputs[index]._storage
-        storage = self._storages.get(id(outside))
-        if storage is None:
-            storage = self._storages[id(outside)] = new_storage()
-            storage.version = outside.version
-            self._first_versions[id(storage)] = storage.version
-        region = Region(inner, form, storage)
-        region.is_input = True
-        return region
-
-    def _make_handle(self, index: int, region: Region, geometry: Geometry) -> Tensor:
-        tensor = self.inputs[index]
-        handle = self.interpreter.handle(region, geometry, index)
-        self._handles[id(tensor)] = handle
-        if tensor.requires_grad:
-            self.interpreter.differentiates |= self.inner[index].requires_grad
-            handle.requires_grad = True
-            assert handle.autograd_meta is not None
-            self._leaves[index] = handle.autograd_meta.grad_node
-            if not tensor.is_leaf:
-                handle.autograd_meta = _passing_on(handle.autograd_meta)
-        return handle
-
-    def _adopt(self, tensor: Tensor) -> Tensor:
-        """Return the handle of a tensor of the enclosing scope, a hidden input."""
-        found = self._handles.get(id(tensor))
-        if found is not None:
-            return found
-        shared = next((t for t in self.inputs if _share([t, tensor])), None)
-        index = len(self.inputs)
-        self.inputs.append(tensor)
-        self.inner.append(self._adopt_inner(tensor))
-        if shared is None:
-            region = self._region(index, self.inner[index], form_of(tensor))
-            return self._make_handle(index, region, region.form)
-        array: FunctionalArray = self._handles[id(shared)].array
-        relative = _relative([shared, tensor])
-        shift = array.geometry.offset - relative[0].offset
-        part = relative[1]
-        geometry = Geometry(part.dtype, part.shape, part.strides, part.offset + shift)
-        if not covers(array.region.form, geometry):
-            raise AliasError(
-                "a tensor of the enclosing scope shares memory with an argument and reaches beyond "
-                "it\n  pass it to the function as an argument too"
-            )
-        return self._make_handle(index, array.region, geometry)
-
-    # ------------------------------------------------------------------ the outcome
-
-    def _finish(self, result: Any) -> tuple[Outcome, list[Tensor]]:
-        """Describe results, writes and gradients, with the values they name."""
-        outcome = Outcome()
-        values: list[Tensor] = []
-        self._writes(outcome, values)
-        leaves, outcome.structure = flatten(result)
-        seen: dict[int, int] = {}
-        shared = _shared_regions(leaves, self.interpreter)
-        for position, leaf in enumerate(leaves):
-            earlier = seen.setdefault(id(leaf), position)
-            if isinstance(leaf, Tensor) and earlier != position:
-                outcome.records.append(SameResult(earlier))
-            else:
-                outcome.records.append(self._record(leaf, values, shared))
-        self._gradients(outcome, values)
-        return outcome, values
-
-    def _writes(self, outcome: Outcome, values: list[Tensor]) -> None:
-        """Describe what is stored into the inputs, and by how much versions rise."""
-        counted = set()
-        for index, tensor in enumerate(self.inputs):
-            array: FunctionalArray = self._handles[id(tensor)].array
-            if index in array.region.written_through:
-                values.append(array.read())
-                outcome.writes.append(
-                    WriteBack(index, len(values) - 1, array.region.all_no_grad)
-                )
-            storage = array.region.storage
-            count = storage.version - self._first_versions.get(id(storage), storage.version)
-            if count and id(storage) not in counted:
-                counted.add(id(storage))
-                outcome.versions.append((index, count))
-
-    def _record(self, leaf: Any, values: list[Tensor], shared: set[int]) -> Record:
-        if not isinstance(leaf, Tensor):
-            return LiteralResult(leaf)
-        if not self.interpreter.owns(leaf):
-            leaf = self._adopt(leaf)
-        for index, tensor in enumerate(self.inputs):
-            handle = self._handles[id(tensor)]
-            if handle is leaf:
-                return InputResult(index)
-        array: FunctionalArray = leaf.array
-        for index, tensor in enumerate(self.inputs):
-            handle = self._handles[id(tensor)]
-            if handle.array.region is array.region and covers(handle.array.geometry, array.geometry):
-                return InputView(index, handle.array.geometry, array.geometry, array.detached)
-        if array.is_whole and id(array.region) not in shared:
-            values.append(array.read())
-            return ValueResult(len(values) - 1, array.strides)
-        value = next((i for i, v in enumerate(values) if v is array.region.value), None)
-        if value is None:
-            values.append(array.region.value)
-            value = len(values) - 1
-        return ValueView(value, array.region.form, array.geometry)
-
-    def _gradients(self, outcome: Outcome, values: list[Tensor]) -> None:
-        """Describe the gradients that arrived at inputs inside the run."""
-        for index, node in self._leaves.items():
-            if node.grad is not None:
-                values.append(node.grad.array.read())
-                outcome.gradients.append((index, len(values) - 1))
-
-
-def _pass_on(node: GradNode, saved: tuple[()], gradient: Tensor) -> tuple[Tensor]:
-    return (gradient,)
-
-
-_INPUT = NodeKind("input_of_functionalize", _pass_on)
-
-
-def _passing_on(leaf: AutogradMeta) -> AutogradMeta:
-    """Return the record of an input that is no leaf outside: its gradient goes on to `leaf`."""
-    node: GradNode = object.__new__(GradNode)
-    node.kind = _INPUT
-    node.edges = (leaf,)
-    node.saved = ()
-    node.hooks = None
-    node.shapes, node.dtypes = leaf.shape, leaf.dtype
-    return new_meta(node, 0, leaf.shape, leaf.dtype)
-
-
-def _shared_regions(leaves: Iterable[Any], interpreter: Functionalize) -> set[int]:
-    """Return the regions that several different results live in."""
-    found: dict[int, set[int]] = {}
-    for leaf in leaves:
-        if interpreter.owns(leaf):
-            found.setdefault(id(leaf.array.region), set()).add(id(leaf))
-    return {region for region, handles in found.items() if len(handles) > 1}
-
-
-# ---------------------------------------------------------------------- memory of inputs
-
-
-def _place(tensor: Tensor) -> tuple[Any, Geometry]:
-    """Return which memory a tensor lies in, and its geometry there."""
-    array = tensor.array
-    if isinstance(array, np.ndarray):
-        return "memory", Geometry.of_array(array, 0)
-    if type(array) is FunctionalArray:
-        return id(array.region), array.geometry
-    if type(array) is MetaArray:
-        return id(array.storage), array.geometry
-    return id(tensor._storage), form_of(tensor)
-
-
-def _share(tensors: Sequence[Tensor]) -> bool:
-    (memory, a), (other, b) = map(_place, tensors)
-    return bool(memory == other and overlap(a, b))
-
-
-def _relative(tensors: Sequence[Tensor]) -> list[Geometry]:
-    """Return the geometries of tensors in one memory, from the lowest address of the first."""
-    places = [geometry for _, geometry in map(_place, tensors)]
-    base = min(_lowest(g) for g in places)
-    return [Geometry(g.dtype, g.shape, g.strides, g.offset - base) for g in places]
-
-
-def _lowest(g: Geometry) -> int:
-    return g.offset + sum(
-        min(0, (n - 1) * s) for n, s in zip(g.shape, g.strides, strict=True)
-    )
-
-
-def _covers_all(g: Geometry, others: Sequence[Geometry]) -> bool:
-    return not self_overlap(g) and all(o.dtype == g.dtype and covers(g, o) for o in others)
-
-
-def _groups(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return connected components of overlapping tensors, in order of their first member."""
-    group_of = list(range(len(tensors)))
-    for i in range(len(tensors)):
-        for j in range(i):
-            if group_of[i] != group_of[j] and _share([tensors[i], tensors[j]]):
-                old, new = max(group_of[i], group_of[j]), min(group_of[i], group_of[j])
-                group_of = [new if g == old else g for g in group_of]
-    return [[i for i, g in enumerate(group_of) if g == label] for label in sorted(set(group_of))]
-
-
-def memory_groups(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return which tensors share memory: per group of several, (index, geometry) pairs.
-
-    Geometries count from the lowest address of the group, so the same pattern elsewhere is equal.
-    """
-    shared = [group for group in _groups(tensors) if len(group) > 1]
-    return tuple(
-        tuple(zip(group, map(str, _relative([tensors[i] for i in group])), strict=True))
-        for group in shared
-    )
-
-
-def install() -> None:
-    """Make functional arrays known to tensors."""
-
-    def to_numpy(array: FunctionalArray) -> np.ndarray[Any, Any]:
-        with _state.enter(array.frame.outer_state()):
-            value = array.read().numpy().view()
-        value.flags.writeable = False
-        return value
-
-    ARRAY_TYPES[FunctionalArray] = ArrayType(
-        key=lambda array: INTERPRETER | (array.region.value._keys & (BACKENDS | META)),
-        device=lambda array: array.device,
-        to_numpy=to_numpy,
-    )
-
-
-install()

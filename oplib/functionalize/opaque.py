@@ -4,23 +4,24 @@ Every written region is cloned once; every argument that lives in one of them, w
 is rebuilt as a view of that clone; the operator runs on these; its fresh results and the clones are
 the results. That one rule is exact under any aliasing among the arguments.
 
-Imports floors 0 to 4, `storage.py`. Read next: `interpreter.py`.
+Imports floors 0 to 4, `access.py`. Read next: `interpreter.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from .._tree import tree_map
 from ..dispatch.operator import Operator
 from ..dispatch.registry import get_op
-from ..errors import AliasError
-from ..prims import PRIMS, clone, strided_view, view_as_complex, view_as_real, with_layout
-from ..tensor.geometry import Geometry
+from ..prims import PRIMS, clone, with_layout
+from ..tensor.geometry import Geometry, extent
 from ..tensor.tensor import Tensor
+from .access import view_at
 
-__all__ = ["At", "functionalized", "run_functionalized"]
+__all__ = ["At", "fresh_returns", "functionalized", "rebased", "run_functionalized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def run_functionalized(
     Returns
     -------
     fresh : tuple
-        The results that are no written arguments.
+        The results that are neither written arguments nor views of them.
     regions : list of Tensor
         The value of each region afterwards.
     """
@@ -62,15 +63,35 @@ def run_functionalized(
             return leaf
         return view_at(clones[leaf.region], forms[leaf.region], leaf.geometry)
 
-    result = operator.call_positional([tree_map(rebuild, value) for value in arguments])
-    return fresh_results(operator, result), clones
-
-
-def fresh_results(op: Operator[..., Any], result: Any) -> tuple[Any, ...]:
-    """Return the results of a call that are no written arguments."""
-    returns = op.schema.returns
+    rebuilt = [tree_map(rebuild, value) for value in arguments]
+    result = operator.call_positional(rebuilt)
+    returns = operator.schema.returns
     values = (result,) if len(returns) == 1 else tuple(result or ())
-    return tuple(v for i, v in enumerate(values) if op.schema.returned_argument(i) is None)
+    return tuple([values[i] for i in fresh_returns(operator, rebuilt)]), clones
+
+
+def fresh_returns(op: Operator[..., Any], arguments: Sequence[Any]) -> tuple[int, ...]:
+    """Return the indices of the results that are neither written arguments nor views of them.
+
+    A result that is a written argument which was left out (``out=None``) is fresh.
+    """
+    schema = op.schema
+    given = {a.name: value for a, value in zip(schema.arguments, arguments, strict=True)}
+    written = {name for name in schema.mutated_arguments if given[name] is not None}
+
+    def is_fresh(index: int) -> bool:
+        returned = schema.returned_argument(index)
+        if returned is not None:
+            return returned not in written
+        return written.isdisjoint(schema.aliased_arguments(index))
+
+    return tuple(index for index in range(len(schema.returns)) if is_fresh(index))
+
+
+def rebased(geometry: Geometry, form: Geometry) -> Geometry:
+    """Return a geometry counted from the lowest byte of `form`."""
+    low, _ = extent(form)
+    return Geometry(geometry.dtype, geometry.shape, geometry.strides, geometry.offset - low)
 
 
 def _clone(base: Tensor, form: Geometry) -> Tensor:
@@ -81,30 +102,6 @@ def _clone(base: Tensor, form: Geometry) -> Tensor:
             return copy
     item = form.dtype.itemsize
     return with_layout(base, [step // item for step in form.strides])  # type: ignore[no-any-return]
-
-
-def view_at(root: Tensor, form: Geometry, geometry: Geometry) -> Tensor:
-    """Return the view of `root` that has `geometry`, where `root` has `form`."""
-    if geometry.dtype != form.dtype:
-        if form.dtype.kind == "c":
-            root = view_as_real(root)
-            item = form.dtype.itemsize // 2
-        elif geometry.dtype.kind == "c":
-            item = form.dtype.itemsize
-            real = Geometry(
-                form.dtype, (*geometry.shape, 2), (*geometry.strides, item), geometry.offset
-            )
-            return view_as_complex(view_at(root, form, real))  # type: ignore[no-any-return]
-        else:
-            raise AliasError(f"a view of dtype {geometry.dtype} of memory of dtype {form.dtype}")
-    else:
-        item = form.dtype.itemsize
-    if geometry.shape == root.shape and geometry.strides == root.strides:
-        if geometry.offset == form.offset:
-            return root
-    stride = [step // item for step in geometry.strides]
-    offset = (geometry.offset - form.offset) // item
-    return strided_view(root, list(geometry.shape), stride, offset)  # type: ignore[no-any-return]
 
 
 functionalized: Final[Any] = PRIMS.define(

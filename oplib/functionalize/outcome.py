@@ -4,41 +4,51 @@
 settles it at every call. Everything is computed before anything is stored, so a run that raises has
 changed nothing.
 
-Imports floors 0 to 4, `opaque.py`.
+Imports floors 0 to 4, `access.py`. Read next: `settle.py`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from .. import _state
-from .._tree import TreeDef, unflatten
-from ..dispatch.keys import AUTOGRAD
-from ..errors import AliasError
-from ..prims import clone, copy_, with_layout
+from .._tree import TreeDef
 from ..tensor.geometry import Geometry
-from ..tensor.tensor import Tensor, engine, tensor_from_array
-from .opaque import view_at
 
 __all__ = [
+    "Gradient",
     "InputResult",
     "InputView",
     "LiteralResult",
     "Outcome",
+    "Past",
     "Record",
     "SameResult",
-    "SpanInput",
     "ValueResult",
     "ValueView",
     "WriteBack",
-    "settle",
-    "span_tensor",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a view result remembers besides its addresses.
+
+    Attributes
+    ----------
+    detached : bool
+        It does not belong to the family of its base.
+    no_grad : bool
+        It was taken while recording was off.
+    requires_grad : bool
+    value : int or None
+        The value whose history a detached view has.
+    """
+
+    detached: bool = False
+    no_grad: bool = False
+    requires_grad: bool = False
+    value: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class InputView:
     index: int
     base: Geometry
     geometry: Geometry
-    detached: bool
+    past: Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,8 @@ class ValueResult:
     """A result in a buffer of its own, with promised strides."""
 
     value: int
-    strides: tuple[int, ...]
+    form: Geometry
+    requires_grad: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,7 @@ class ValueView:
     value: int
     form: Geometry
     geometry: Geometry
+    past: Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +114,14 @@ class WriteBack:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanInput:
-    """An input that is the memory several inputs lie in, as a flat tensor."""
+class Gradient:
+    """The gradient of an input after the run; value None clears it.
 
-    members: tuple[int, ...]
+    That of a leaf replaces what it had; that of any other tensor goes on into the graph outside.
+    """
+
+    index: int
+    value: int | None
 
 
 @dataclass(slots=True)
@@ -120,144 +136,25 @@ class Outcome:
     records : list of Record
         One per leaf of the result.
     structure : TreeDef
-    gradients : list of (input index, value index)
-        Gradients that arrived at inputs inside the run.
+    gradients : list of Gradient
+    flags : list of (input index, bool)
+        ``requires_grad`` of inputs, where the program set it.
     """
 
     writes: list[WriteBack] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     structure: TreeDef = field(default_factory=lambda: TreeDef(None))
-    gradients: list[tuple[int, int]] = field(default_factory=list)
+    gradients: list[Gradient] = field(default_factory=list)
+    flags: list[tuple[int, bool]] = field(default_factory=list)
 
-
-def settle(outcome: Outcome, inputs: Sequence[Tensor], values: Sequence[Tensor]) -> Any:
-    """Store what was written, and return the results.
-
-    Parameters
-    ----------
-    outcome : Outcome
-    inputs : sequence of Tensor
-        What the run was called with.
-    values : sequence of Tensor
-        The values the outcome names by index.
-    """
-    written = {id(inputs[write.index]._storage) for write in outcome.writes}
-    stored = [_unshared(values[write.value], written) for write in outcome.writes]
-    results = _results_in_values(outcome, inputs, values)
-    _check_destinations(outcome, inputs)
-    before = [inputs[index]._storage.version for index, _ in outcome.versions]
-    for write, value in zip(outcome.writes, stored, strict=True):
-        _store(inputs[write.index], value, write)
-    for (index, count), version in zip(outcome.versions, before, strict=True):
-        inputs[index]._storage.version = version + count
-    _settle_gradients(outcome, inputs, values)
-    for position, record in enumerate(outcome.records):
-        if isinstance(record, InputResult):
-            results[position] = inputs[record.index]
-        elif isinstance(record, InputView):
-            results[position] = _input_view(inputs[record.index], record)
-    for position, record in enumerate(outcome.records):
-        if isinstance(record, SameResult):
-            results[position] = results[record.result]
-    return unflatten(outcome.structure, iter(results))
-
-
-def _unshared(value: Tensor, written: set[int]) -> Tensor:
-    """Return a value that no store can change before it is stored itself."""
-    return clone(value) if id(value._storage) in written else value
-
-
-def _results_in_values(
-    outcome: Outcome, inputs: Sequence[Tensor], values: Sequence[Tensor]
-) -> list[Any]:
-    """Return results that live in buffers of their own; None for those that are inputs."""
-    taken = {id(tensor._storage) for tensor in inputs}
-    roots: dict[int, Tensor] = {}
-    results: list[Any] = []
-    for record in outcome.records:
-        if isinstance(record, ValueResult):
-            value = _laid_out(values[record.value], record.strides)
-            value = clone(value) if id(value._storage) in taken else value
-            taken.add(id(value._storage))
-            results.append(value)
-        elif isinstance(record, ValueView):
-            if record.value not in roots:
-                root = _laid_out(values[record.value], record.form.strides)
-                root = clone(root) if id(root._storage) in taken else root
-                taken.add(id(root._storage))
-                roots[record.value] = root
-            results.append(view_at(roots[record.value], record.form, record.geometry))
-        elif isinstance(record, LiteralResult):
-            results.append(record.value)
-        else:
-            results.append(None)
-    return results
-
-
-def _laid_out(value: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """Return a value with the strides its handle had."""
-    if 0 in value.shape or all(
-        have == want
-        for n, have, want in zip(value.shape, value.strides, strides, strict=True)
-        if n != 1
-    ):
-        return value
-    item = value.itemsize
-    return with_layout(value, [step // item for step in strides])  # type: ignore[no-any-return]
-
-
-def _check_destinations(outcome: Outcome, inputs: Sequence[Tensor]) -> None:
-    for write in outcome.writes:
-        array = inputs[write.index].array
-        if isinstance(array, np.ndarray) and not array.flags.writeable:
-            raise AliasError(
-                f"input {write.index} is written by the program, but its array is read-only\n"
-                "  pass a writable copy: x.clone()"
-            )
-
-
-def _store(target: Tensor, value: Tensor, write: WriteBack) -> None:
-    state = _state.current()
-    user = state.user & ~AUTOGRAD if write.no_grad else state.user
-    with _state.enter(state.replace(user=user)):
-        copy_(target, value)
-
-
-def _settle_gradients(outcome: Outcome, inputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Add gradients that arrived inside the run to the tensors outside."""
-    for index, value in outcome.gradients:
-        target = inputs[index]
-        if target.requires_grad:
-            engine.backward([target], [values[value]], False, False)
-
-
-def _input_view(base: Tensor, record: InputView) -> Tensor:
-    view = view_at(base, record.base, record.geometry)
-    return view.detach() if record.detached else view  # type: ignore[attr-defined,no-any-return]
-
-
-def span_tensor(members: Sequence[Tensor]) -> tuple[Tensor, list[Geometry]]:
-    """Return the memory several NumPy-backed tensors lie in, and where each of them lies in it.
-
-    Raises
-    ------
-    AliasError
-        If they are not of one dtype at whole elements, or not in NumPy's memory.
-    """
-    arrays = [tensor.array for tensor in members]
-    dtype = arrays[0].dtype
-    if any(not isinstance(a, np.ndarray) or a.dtype != dtype for a in arrays):
-        raise AliasError(
-            "inputs that share memory are written, and they differ in dtype or backend\n"
-            "  pass one tensor and take its views inside the function"
-        )
-    bounds = [np.lib.array_utils.byte_bounds(array) for array in arrays]
-    low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
-    first = arrays[[b[0] for b in bounds].index(low)]
-    index = tuple(-1 if s < 0 else 0 for s in first.strides)
-    start = first[index + (None,)] if index else first.reshape(1)
-    count = math.ceil((high - low) / dtype.itemsize)
-    flat = np.lib.stride_tricks.as_strided(start, (count,), (dtype.itemsize,))
-    geometries = [Geometry.of_array(array, low) for array in arrays]
-    return tensor_from_array(flat), geometries
+    @property
+    def extras(self) -> list[int]:
+        """The values that are neither stored nor results: histories and gradients, in order."""
+        found = [
+            record.past.value
+            for record in self.records
+            if isinstance(record, InputView | ValueView) and record.past.value is not None
+        ]
+        found += [gradient.value for gradient in self.gradients if gradient.value is not None]
+        return list(dict.fromkeys(found))

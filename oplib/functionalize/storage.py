@@ -4,34 +4,35 @@ A *region* is a run of bytes with one current value, a tensor of the level below
 tensor is a geometry into a region. Reading and writing go by addresses, so views, overlaps and
 orders of axes need no case of their own. Values are never mutated.
 
-Imports floors 0 to 4. Read next: `opaque.py`.
+Note [Histories]
+~~~~~~~~~~~~~~~~
+All handles of a region show the same data, but not always the same past: ``detach()`` begins a new
+one, and inputs that share memory may come from unrelated graphs. A region therefore keeps one value
+per history that differs, all with equal data: `Region.value` for the handles it was made with, and
+`Region.others` for the rest. A recorded write gives one history a new value; the others take over
+its data and keep their own past (`graft`), as handles in eager code do.
+
+Imports floors 0 to 4, `access.py`. Read next: `opaque.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..dispatch.interpreter import Frame
+from ..dispatch.keys import AUTOGRAD
 from ..dtypes import Device
 from ..errors import AliasError
-from ..prims import (
-    contiguous_last,
-    detach,
-    permute,
-    strided_get,
-    strided_put,
-    view_as_complex,
-    view_as_real,
-    with_layout,
-)
-from ..tensor.addressing import Address, address_in, real_parts
+from ..prims import detach, graft, overwrite
 from ..tensor.geometry import Geometry, extent, same_geometry
 from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
+from .access import Access, access, laid_out, recorded
 
-__all__ = ["FunctionalArray", "Region", "form_of", "with_strides"]
+__all__ = ["FunctionalArray", "Region", "form_of"]
 
 
 class Region:
@@ -42,35 +43,142 @@ class Region:
     value : Tensor
         Of the level below; its elements in logical order are those of `form`.
     form : Geometry
-        Where these elements lie, in bytes from the start of the region.
-    version : int
-        Number of writes; what was read at an older version is stale.
+        Where these elements lie, in bytes from the start of the storage.
     storage : Storage
         The storage this region belongs to, shared by its handles.
-    written_through : set of int
-        The inputs through whose handles, or views of them, it was written.
-    all_no_grad : bool
-        Whether every write so far was made with recording off.
-    is_input : bool
-        Whether it is memory the caller gave.
+    version : int
+        Number of changes of the value; what was read at an older version is stale.
+    others : dict
+        History -> value, where it differs from `value`. See Note [Histories].
+    joined : Region or None
+        The region this one was merged into, because inputs share memory.
+    history : object
+        Which history of `joined` the handles of this region have; None for the main one.
+    before_write : callable or None
+        What has to happen before the first write (inputs only).
+    span : callable or None
+        ``span()``: the value and form of all memory from the first byte to the last (inputs only).
+    written_through, recorded_through : set of int
+        The inputs through whose handles, or views of them, it was written; those where it was
+        recorded.
     """
 
-    __slots__ = ("all_no_grad", "form", "is_input", "storage", "value", "version", "written_through")
+    __slots__ = (
+        "before_write",
+        "form",
+        "history",
+        "joined",
+        "others",
+        "recorded_through",
+        "span",
+        "storage",
+        "value",
+        "version",
+        "written_through",
+    )
 
     def __init__(self, value: Tensor, form: Geometry, storage: Storage) -> None:
         self.value = value
         self.form = form
         self.storage = storage
         self.version = 0
+        self.others: dict[Any, Tensor] = {}
+        self.joined: Region | None = None
+        self.history: Any = None
+        self.before_write: Callable[[], None] | None = None
+        self.span: Callable[[], tuple[Tensor, Geometry]] | None = None
         self.written_through: set[int] = set()
-        self.all_no_grad = True
-        self.is_input = False
+        self.recorded_through: set[int] = set()
+
+    def current(self, history: Any) -> Tensor:
+        """Return the value with one of the histories."""
+        if history is None:
+            return self.value
+        found = self.others.get(history)
+        return _without_history(self.value) if found is None else found
+
+    def replace(self, history: Any, new: Tensor, is_recorded: bool) -> Tensor:
+        """Give the region the value it has after a write, and return it.
+
+        A recorded write whose value depends on nothing still has a history, in which the old value
+        got lost; a write that is not recorded keeps the old history.
+        """
+        with recorded():
+            new = self._continued(self.current(history), new, is_recorded)
+            if self.others or history is not None:
+                for other in (None, *self.others):
+                    if other != history:
+                        self._set(other, self._continued(self.current(other), new, False))
+        self._set(history, new)
+        self.version += 1
+        return new
+
+    def _continued(self, old: Tensor, new: Tensor, is_recorded: bool) -> Tensor:
+        has_history = new._keys & AUTOGRAD
+        if is_recorded:
+            if old._keys & AUTOGRAD and not has_history:
+                new = overwrite(new, old)
+            return new
+        if old._keys & AUTOGRAD:
+            return graft(new, old)  # type: ignore[no-any-return]
+        return _without_history(new)
+
+    def _set(self, history: Any, value: Tensor) -> None:
+        if history is None:
+            self.value = value
+        else:
+            self.others[history] = value
+
+    def access_to(self, part: Geometry) -> Access:
+        """Return how a geometry lies in the value, which is widened if it has to be.
+
+        Raises
+        ------
+        AliasError
+            If the geometry reaches beyond the memory of the region.
+        """
+        found = access(part, self.form)
+        if found is None and self.span is not None and _inside(part, self.form):
+            self._widen()
+            found = access(part, self.form)
+        if found is None:
+            raise AliasError(
+                f"a view {part} of dtype {part.dtype} does not lie in the memory it was taken of "
+                f"({self.form}, dtype {self.form.dtype})\n  take the view of a copy: x.clone()"
+            )
+        return found
+
+    def _widen(self) -> None:
+        """Let the value cover all bytes from the first to the last, holes included."""
+        assert self.span is not None
+        wide, form = self.span()
+        before = access(self.form, form)
+        assert before is not None
+        with recorded():
+            for history in (None, *self.others):
+                self._set(history, before.put(wide, self.current(history)))
+        self.form = form
+        self.span = None
+
+
+def _without_history(value: Tensor) -> Tensor:
+    return detach(value) if value._keys & AUTOGRAD else value
+
+
+def _inside(part: Geometry, form: Geometry) -> bool:
+    low, high = extent(part)
+    first, last = extent(form)
+    return first <= low and high <= last
 
 
 def form_of(tensor: Any) -> Geometry:
     """Return the geometry of a tensor in a buffer that begins at its lowest address."""
-    lowest, _ = extent(Geometry(tensor.dtype, tensor.shape, tensor.strides))
-    return Geometry(tensor.dtype, tensor.shape, tensor.strides, -lowest)
+    array = tensor.array
+    strides = array.strides
+    g = Geometry(array.dtype, array.shape, strides)
+    if all(step >= 0 for step in strides):
+        return g
+    return Geometry(g.dtype, g.shape, g.strides, -extent(g)[0])
 
 
 class FunctionalArray:
@@ -80,16 +188,26 @@ class FunctionalArray:
     ----------
     frame : Frame
         The level it belongs to.
-    region : Region
     geometry : Geometry
-        In bytes from the start of the region.
+        In bytes from the start of the storage.
     origin : int or None
         The input whose handle this is, or is a view of.
+    history : object
+        Which value of the region it shows. See Note [Histories].
     detached : bool
-        Whether reads give a value without history (views by ``detach``).
+        Whether it descends from a handle made by ``detach``.
     """
 
-    __slots__ = ("_cached", "_cached_version", "detached", "frame", "geometry", "origin", "region")
+    __slots__ = (
+        "_cached",
+        "_cached_version",
+        "_region",
+        "detached",
+        "frame",
+        "geometry",
+        "history",
+        "origin",
+    )
 
     def __init__(
         self,
@@ -97,15 +215,28 @@ class FunctionalArray:
         region: Region,
         geometry: Geometry,
         origin: int | None = None,
+        history: Any = None,
         detached: bool = False,
     ) -> None:
         self.frame = frame
-        self.region = region
+        self._region = region
         self.geometry = geometry
         self.origin = origin
+        self.history = history
         self.detached = detached
         self._cached: Tensor | None = None
         self._cached_version = -1
+
+    @property
+    def region(self) -> Region:
+        """The region, after those it was merged into."""
+        region = self._region
+        while region.joined is not None:
+            if self.history is None:
+                self.history = region.history
+            region = self._region = region.joined
+            self._cached_version = -1
+        return region
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,134 +256,64 @@ class FunctionalArray:
     @property
     def device(self) -> Device:
         """Device of the value."""
-        return self.region.value.device
+        return self._region.value.device
 
     @property
     def storage(self) -> Storage:
         """The storage shared by all handles on this memory."""
-        return self.region.storage
+        return self._region.storage
 
     def view(self, geometry: Geometry, detached: bool = False) -> FunctionalArray:
-        """Return another geometry into the same region."""
-        detached = self.detached or detached
-        return FunctionalArray(self.frame, self.region, geometry, self.origin, detached)
+        """Return another geometry into the same region; a detached one has a history of its own."""
+        region = self.region
+        view = FunctionalArray(
+            self.frame, region, geometry, self.origin, self.history, self.detached or detached
+        )
+        if detached:
+            view.history = object()
+        return view
 
     @property
     def is_whole(self) -> bool:
         """Whether this handle addresses exactly the elements of the region's value."""
-        return same_geometry(self.geometry, self.region.form)
+        form = self.region.form
+        return self.geometry is form or same_geometry(self.geometry, form)
 
-    def read(self) -> Tensor:
-        """Return the current value, a tensor of the level below."""
+    def read(self, exact: bool = False) -> Tensor:
+        """Return the current value, a tensor of the level below, laid out as the handle says.
+
+        With `exact` its strides are the handle's; else their order is.
+        """
         region = self.region
-        if self._cached is None or self._cached_version != region.version:
-            value = region.value if self.is_whole else _Access(self).get(region.value)
-            self._cached = detach(value) if self.detached else value
-            self._cached_version = region.version
-        assert self._cached is not None
-        return self._cached
+        if self._cached_version == region.version:
+            value = self._cached
+            assert value is not None
+        else:
+            with recorded():
+                value = region.current(self.history)
+                if not self.is_whole:
+                    value = region.access_to(self.geometry).get(value)
+            self.remember(value)
+        if value.array.strides != self.geometry.strides:
+            with recorded():
+                value = self._cached = laid_out(value, self.geometry, exact)
+        return value
 
     def write(self, value: Tensor) -> Tensor:
         """Return the region's value after `value` was stored through this handle.
 
         `value` has the handle's dtype and shape. Nothing is changed yet.
         """
+        region = self.region
         if self.is_whole:
             return value
-        return _Access(self).put(self.region.value, value)
+        with recorded():
+            return region.access_to(self.geometry).put(region.current(self.history), value)
 
     def remember(self, value: Tensor) -> None:
-        """Keep what was just stored, so that reading it back costs nothing."""
+        """Keep the current value, so that reading it again costs nothing."""
         self._cached = value
-        self._cached_version = self.region.version
+        self._cached_version = self._region.version
 
     def __repr__(self) -> str:
         return f"FunctionalArray({self.geometry}, level {self.frame.level})"
-
-
-class _Access:
-    """How a handle's elements lie in its region's value; complex values and their parts meet as reals."""
-
-    __slots__ = ("address", "form_to_real", "handle_to_real")
-
-    def __init__(self, array: FunctionalArray) -> None:
-        form, part = array.region.form, array.geometry
-        self.form_to_real = form.dtype.kind == "c" != part.dtype.kind
-        self.handle_to_real = part.dtype.kind == "c" != form.dtype.kind
-        if self.form_to_real:
-            form = real_parts(form)
-        if self.handle_to_real:
-            part = real_parts(part)
-        address = address_in(part, form) if form.dtype == part.dtype else None
-        if address is None:
-            raise AliasError(
-                f"a view {array.geometry} of dtype {array.dtype} does not address whole elements of "
-                f"the memory it lies in ({array.region.form}, dtype {array.region.form.dtype}), "
-                "so it cannot be made functional\n  take the view of a copy: x.clone()"
-            )
-        self.address: Address = address
-
-    def get(self, value: Tensor) -> Tensor:
-        """Return the handle's elements of a region's value."""
-        at = self.address
-        part: Tensor = strided_get(self._flat(value), list(at.size), list(at.stride), at.offset)
-        return view_as_complex(contiguous_last(part)) if self.handle_to_real else part
-
-    def put(self, value: Tensor, part: Tensor) -> Tensor:
-        """Return a region's value with the handle's elements replaced."""
-        at = self.address
-        size, stride = list(at.size), list(at.stride)
-        if self.handle_to_real:
-            part = view_as_real(part)
-        part, size = _distinct(part, size, stride)
-        flat: Tensor = strided_put(self._flat(value), part, size, stride, at.offset)
-        if at.order is not None:
-            flat = permute(flat, at.inverse)
-        return view_as_complex(contiguous_last(flat)) if self.form_to_real else flat
-
-    def _flat(self, value: Tensor) -> Tensor:
-        if self.form_to_real:
-            value = view_as_real(value)
-        order = self.address.order
-        return value if order is None else permute(value, list(order))
-
-
-def _distinct(part: Tensor, size: list[int], stride: list[int]) -> tuple[Tensor, list[int]]:
-    """Return value and size with the axes of stride zero shortened to one (the value is uniform)."""
-    short = [min(n, 1) if step == 0 else n for n, step in zip(size, stride, strict=True)]
-    if short == size:
-        return part, size
-    steps, step = [], 1
-    for length in reversed(size):
-        steps.append(step)
-        step *= length
-    return strided_get(part, short, steps[::-1], 0), short
-
-
-def with_strides(value: Tensor, geometry: Geometry, exact: bool) -> Tensor:
-    """Return `value` laid out as a handle says: exactly, or in the same order of axes.
-
-    Whether ``reshape`` gives a view depends on strides, and strides of results follow those of
-    operands; a value in another order would turn a copy into a view.
-    """
-    if 0 in geometry.shape:
-        return value
-    item = geometry.dtype.itemsize
-    have, want = value.strides, geometry.strides
-    if all(h == w for n, h, w in zip(geometry.shape, have, want, strict=True) if n != 1):
-        return value
-    if not exact and _same_order(geometry.shape, have, want):
-        return value
-    if any(step % item for step in want) or 0 in want:
-        return value
-    return with_layout(value, [abs(step) // item for step in want])  # type: ignore[no-any-return]
-
-
-def _same_order(shape: tuple[int, ...], have: tuple[int, ...], want: tuple[int, ...]) -> bool:
-    """Return whether two layouts compare alike for every pair of axes longer than one."""
-    axes = [axis for axis, length in enumerate(shape) if length != 1]
-    if any((have[a] == 0) != (want[a] == 0) for a in axes):
-        return False
-    by_have = sorted(axes, key=lambda a: (abs(have[a]), a))
-    by_want = sorted(axes, key=lambda a: (abs(want[a]), a))
-    return by_have == by_want

@@ -26,6 +26,7 @@ from .arithmetic import (
     lift,
     mask,
     new_full,
+    overwrite,
     sum_to,
     with_layout,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "lift",
     "mask",
     "new_full",
+    "overwrite",
     "permute",
     "real",
     "storable",

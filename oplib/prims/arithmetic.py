@@ -38,6 +38,7 @@ __all__ = [
     "lift",
     "mask",
     "new_full",
+    "overwrite",
     "sum_to",
     "with_layout",
 ]
@@ -167,6 +168,15 @@ graft: TensorOperator = declare(
 graft.register_kernel("cpu", lambda value, history: copied(value))
 graft.register_fake(lambda value, history: like_spec(value))
 graft.register_vjp(value=None, history=lambda grad: grad)
+
+overwrite: TensorOperator = declare(
+    "overwrite(Tensor value, Tensor old) -> Tensor",
+    "`value` in place of `old`, on which it does not depend: a recorded write of a constant.",
+    "flexible_layout",
+)
+overwrite.register_kernel("cpu", lambda value, old: copied(value))
+overwrite.register_fake(lambda value, old: like_spec(value))
+overwrite.register_vjp(value=lambda grad: grad, old=lambda grad: new_full(grad, grad.shape, 0))
 
 layer_boundary: TensorOperator = declare(
     "layer_boundary(Tensor value, Tensor[] inputs, str layer) -> Tensor",

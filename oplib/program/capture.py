@@ -9,15 +9,15 @@ Imports floors 0 to 5, `recorder.py`, `program.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _state
 from .._tree import flatten, unflatten
 from ..dispatch.interpreter import pop, push
 from ..dispatch.keys import AUTOGRAD
-from ..errors import ArgumentError
-from ..functionalize.interpreter import FunctionalRun
+from ..errors import ArgumentError, CaptureError
+from ..functionalize.opaque import rebased
 from ..functionalize.outcome import (
     InputResult,
     InputView,
@@ -28,12 +28,13 @@ from ..functionalize.outcome import (
     ValueResult,
     ValueView,
 )
+from ..functionalize.run import FunctionalRun
 from ..graph import Graph, GraphBuilder, Reference, Same, Value, verify
 from ..graph.passes import dead_code
-from ..tensor.geometry import Geometry
 from ..tensor.tensor import Tensor
-from .program import Program, Signature
+from .program import Program
 from .recorder import Recorder
+from .signature import Signature
 
 __all__ = ["capture"]
 
@@ -62,6 +63,8 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
         If the function reads the value of a tensor.
     FakeTensorError
         If an operator has no fake rule.
+    CaptureError
+        If the function does what no graph can repeat.
 
     Examples
     --------
@@ -78,26 +81,18 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
         raise ArgumentError(f"capture takes a function and examples, got {function!r}")
     leaves, structure = flatten((examples, kw_examples))
     tensors = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
+    stems = _stems(function, examples, kw_examples)
     recorder = Recorder(_graph_name(function))
     frame = push(recorder)
     recorder.frame = frame
     try:
-        stems = _stems(function, examples, kw_examples)
-        inner = [recorder.placeholder(stems.get(id(t), "x"), t) for t in tensors]
-        spans: list[tuple[int, ...]] = []
-
-        def span(tensor: Tensor, members: tuple[int, ...]) -> Tensor:
-            spans.append(members)
-            stem = "_".join([*(stems.get(id(tensors[i]), "x") for i in members), "span"])
-            return recorder.placeholder(stem, tensor, "span")
-
-        def adopt(tensor: Tensor) -> Tensor:
-            return recorder.placeholder("captured", tensor, "captured")
-
-        run = FunctionalRun(tensors, inner, adopt, span)
+        inputs = _Inputs(recorder, tensors, [stems.get(id(t), "x") for t in tensors])
+        run = FunctionalRun(tensors, inputs.arguments, inputs.adopt, inputs.span)
         run.interpreter.after_write = recorder.name_written
         outcome, values = run.execute(function, leaves, structure)
-        built = _build(recorder.builder, run, outcome, values)
+        if run.has_inner_leaves:
+            _refuse_inner_leaves(values, inputs.leaves)
+        graph = dead_code(_build(recorder.builder, run, outcome, values))
     except Exception as error:
         nodes = recorder.builder.nodes
         last = f", the last one {nodes[-1]}" if nodes else ""
@@ -105,11 +100,67 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
         raise
     finally:
         pop(frame)
-    graph = dead_code(built)
     verify(graph)
-    captured = run.inputs[len(tensors) :]
-    signature = Signature.of(leaves, structure, tensors, captured, spans)
-    return Program(graph, outcome, signature, captured)
+    signature = Signature.of(leaves, structure, run.inputs, inputs.spans, outcome)
+    return Program(graph, outcome, signature, run.inputs[len(tensors) :])
+
+
+class _Inputs:
+    """The placeholders of a capture.
+
+    Attributes
+    ----------
+    arguments : list of Tensor
+        What stands for the arguments.
+    leaves : set
+        The accumulation nodes of placeholders that required grad from the beginning.
+    spans : list of tuple of int
+        Inputs whose common memory is a placeholder of its own.
+    """
+
+    def __init__(
+        self, recorder: Recorder, tensors: Sequence[Tensor], stems: Sequence[str]
+    ) -> None:
+        self.recorder = recorder
+        self.stems = list(stems)
+        self.leaves: set[Any] = set()
+        self.spans: list[tuple[int, ...]] = []
+        self.arguments = [self._add(s, t) for s, t in zip(stems, tensors, strict=True)]
+
+    def _add(self, stem: str, tensor: Tensor, role: Any = "argument") -> Tensor:
+        captured = self.recorder.placeholder(stem, tensor, role)
+        if captured.autograd_meta is not None:
+            self.leaves.add(captured.autograd_meta.grad_node)
+        return captured
+
+    def adopt(self, tensor: Tensor) -> Tensor:
+        """Return what stands for a tensor of the enclosing scope."""
+        self.stems.append("captured")
+        return self._add("captured", tensor, "captured")
+
+    def span(self, tensor: Tensor, members: tuple[int, ...]) -> Tensor:
+        """Return what stands for the memory that several inputs lie in."""
+        self.spans.append(members)
+        stem = "_".join([*(self.stems[i] for i in members), "span"])
+        return self._add(stem, tensor, "span")
+
+
+def _refuse_inner_leaves(values: Sequence[Tensor], leaves: set[Any]) -> None:
+    """Raise if a result depends on a tensor that became a leaf inside: no graph can say that."""
+    seen: set[Any] = set()
+    queue = [value.autograd_meta for value in values if value._keys & AUTOGRAD]
+    while queue:
+        meta = queue.pop()
+        if meta is None or meta.grad_node in seen:
+            continue
+        node = meta.grad_node
+        seen.add(node)
+        queue += node.edges
+        if not node.edges and node not in leaves:
+            raise CaptureError(
+                "requires_grad was switched on inside of a captured function, and a result depends "
+                "on the tensor it was set on\n  set it before the call, or return gradients only"
+            )
 
 
 def _graph_name(function: Callable[..., Any]) -> str:
@@ -135,6 +186,9 @@ def _stems(
     return stems
 
 
+# ---------------------------------------------------------------------- the tail
+
+
 def _build(
     builder: GraphBuilder, run: FunctionalRun, outcome: Outcome, values: list[Tensor]
 ) -> Graph:
@@ -143,47 +197,27 @@ def _build(
     named = [value.array.value for value in values]
     counts = dict(outcome.versions)
     for write in outcome.writes:
-        flags = ("no_grad",) if write.no_grad and _grad_was_on() else ()
+        flags = ("no_grad",) if write.no_grad and _state.current().user & AUTOGRAD else ()
         times = counts.get(write.index, 1)
         builder.write(places[write.index], named[write.value], times=times, flags=flags)
-    results = [_result(record, run, places, named) for record in outcome.records]
+    results = [_result(record, places, named) for record in outcome.records]
     tree = unflatten(outcome.structure, iter(results))
-    gradients = [named[value] for _, value in outcome.gradients]
-    top = tree if isinstance(tree, tuple) else (tree,)
-    if tree is None:
-        top = ()
-    builder.output(*top, *gradients)
+    top = () if tree is None else tree if isinstance(tree, tuple) else (tree,)
+    builder.output(*top, *(named[index] for index in outcome.extras))
     return builder.build()
 
 
-def _grad_was_on() -> bool:
-    return bool(_state.current().user & AUTOGRAD)
-
-
-def _result(
-    record: Record, run: FunctionalRun, places: list[Value], named: list[Value]
-) -> Any:
-    """Return what the graph's output shows for one result."""
+def _result(record: Record, places: list[Value], named: list[Value]) -> Any:
+    """Return a result as the output of a graph names it."""
     if isinstance(record, InputResult):
         return Reference(places[record.index])
     if isinstance(record, InputView):
-        own = record.base
-        shifted = _shifted(record.geometry, own)
-        return Reference(places[record.index], shifted)
+        return Reference(places[record.index], rebased(record.geometry, record.base))
     if isinstance(record, ValueResult):
         return named[record.value]
     if isinstance(record, ValueView):
-        return Reference(named[record.value], record.geometry)
+        return Reference(named[record.value], rebased(record.geometry, record.form))
     if isinstance(record, SameResult):
         return Same(record.result)
     assert isinstance(record, LiteralResult)
     return record.value
-
-
-def _shifted(geometry: Geometry, base: Geometry) -> Geometry:
-    """Return a geometry counted from the lowest address of its base."""
-    lowest = base.offset + sum(
-        min(0, (n - 1) * s) for n, s in zip(base.shape, base.strides, strict=True)
-    )
-    return Geometry(geometry.dtype, geometry.shape, geometry.strides, geometry.offset - lowest)
-

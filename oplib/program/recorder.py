@@ -9,16 +9,16 @@ Imports floors 0 to 5. Read next: `capture.py`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
 from .. import _state
-from .._text import caller_frame
-from .._tree import tree_map
-from ..dispatch.bind import tensor_leaves
+from .._text import is_internal_file
+from .._tree import leaves, tree_map
 from ..dispatch.interpreter import Frame, Interpreter
 from ..dispatch.keys import AUTOGRAD, BACKENDS, CONSTANT, INTERPRETER, META, WEAK
 from ..dispatch.operator import Operator
@@ -27,49 +27,43 @@ from ..dtypes import Device
 from ..errors import CaptureError, DataDependentError
 from ..functionalize.opaque import At, functionalized
 from ..graph import (
+    Call,
     GraphBuilder,
     Provenance,
     PyMeta,
     Reference,
+    Role,
     TensorMeta,
     Value,
     defined_values,
     fresh_returns,
 )
 from ..meta import FakeTensorMode
-from ..prims import clone
+from ..prims import clone, lift
 from ..tensor.geometry import Geometry, same_geometry
 from ..tensor.meta_array import meta_array
 from ..tensor.storage import Storage
-from ..tensor.tensor import ARRAY_TYPES, ArrayType, Tensor, alias_of, tensor_from_result
+from ..tensor.tensor import ARRAY_TYPES, ArrayType, Tensor, tensor_from_result
 
 __all__ = ["CapturedArray", "Recorder", "install"]
+
+AnyOperator = Operator[..., Any]
+_new: Final = object.__new__
 
 
 class CapturedArray:
     """The array of a captured tensor: a graph value and the fake that answers for it."""
 
-    __slots__ = ("fake", "frame", "value")
+    __slots__ = ("dtype", "fake", "frame", "shape", "strides", "value")
 
     def __init__(self, frame: Frame, value: Value, fake: Tensor) -> None:
         self.frame = frame
         self.value = value
         self.fake = fake
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """Length of every axis."""
-        return self.fake.shape
-
-    @property
-    def strides(self) -> tuple[Any, ...]:
-        """Strides in bytes."""
-        return self.fake.strides
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-        return self.fake.dtype
+        array = fake.array
+        self.shape: tuple[Any, ...] = array.shape
+        self.strides: tuple[Any, ...] = array.strides
+        self.dtype: np.dtype[Any] = array.dtype
 
     @property
     def device(self) -> Device:
@@ -99,8 +93,7 @@ class Recorder(Interpreter):
         self.builder = GraphBuilder(name)
         self.mode = FakeTensorMode(dynamic=True)
         self.frame: Frame
-        self.user = _state.current().user
-        self.lift: Callable[[Tensor], Tensor] = self.refuse
+        self.records_gradients = bool(_state.current().user & AUTOGRAD)
         config = MappingProxyType({"fake_mode": self.mode})
         self._inference: Final = _state.State(include=META, config=config)
 
@@ -108,69 +101,79 @@ class Recorder(Interpreter):
 
     def owns(self, value: Any) -> bool:
         """Return whether a value is a tensor of this capture."""
-        return (
-            isinstance(value, Tensor)
-            and type(value.array) is CapturedArray
-            and value.array.frame is self.frame
-        )
+        if type(value) is not Tensor:
+            return False
+        array = value.array
+        return type(array) is CapturedArray and array.frame is self.frame
 
     def track(self, value: Value, fake: Tensor) -> Tensor:
         """Return a captured tensor for a graph value."""
-        tensor = tensor_from_result(CapturedArray(self.frame, value, fake))
+        tensor: Tensor = _new(Tensor)
+        tensor.array = CapturedArray(self.frame, value, fake)
+        tensor._keys = INTERPRETER | (fake._keys & (BACKENDS | META))
+        tensor.autograd_meta = None
+        tensor._view = None
         tensor._storage = fake._storage
         return tensor
 
-    def placeholder(self, stem: str, tensor: Tensor, role: Any = "argument") -> Tensor:
-        """Return a captured tensor for a tensor the caller supplies."""
-        fake = self.fake_of(tensor)
-        return self.track(self.builder.placeholder(stem, meta_of(fake), role), fake)
-
-    def fake_of(self, tensor: Tensor) -> Tensor:
-        """Return the fake that stands for a tensor, without history."""
-        if tensor._keys & INTERPRETER:
-            device, array = tensor.device, tensor.array
-            fake = _plain_fake(self.mode, array.shape, array.strides, array.dtype, device)
-        else:
-            fake = self.mode.from_tensor(tensor)
-        return alias_of(fake, fake.array) if fake.requires_grad else fake
+    def placeholder(self, stem: str, tensor: Tensor, role: Role = "argument") -> Tensor:
+        """Return a captured tensor for a tensor the caller supplies, a leaf if that requires grad."""
+        fake = self._fake(tensor.array, tensor.device)
+        captured = self.track(self.builder.placeholder(stem, meta_of(fake), role), fake)
+        if tensor.requires_grad:
+            captured.requires_grad = True
+        return captured
 
     def constant(self, tensor: Tensor) -> Tensor:
         """Return a captured tensor for a value fixed at capture; its data is copied."""
         data = tensor.numpy().copy(order="K")
-        fake = _plain_fake(self.mode, data.shape, data.strides, data.dtype, tensor.device)
-        found = self.track(self.builder.constant(data, where=provenance()), fake)
-        return found
+        value = self.builder.constant(data, where=provenance())
+        return self.track(value, self._fake(data, tensor.device))
 
-    def refuse(self, tensor: Tensor) -> Tensor:
-        """Raise for a tensor that this capture cannot take in."""
-        raise CaptureError(
-            f"a tensor {tensor.describe()} from outside of the capture was met in an unexpected place"
-        )
+    def _fake(self, array: Any, device: Device) -> Tensor:
+        """Return a fake of this capture with the geometry of an array."""
+        shape, strides = tuple(array.shape), tuple(array.strides)
+        return tensor_from_result(meta_array(shape, array.dtype, device, strides, self.mode))
 
     # ------------------------------------------------------------------ calls
 
-    def call(self, frame: Frame, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
+    def call(self, frame: Frame, op: AnyOperator, args: tuple[Any, ...]) -> Any:
         """Record one call and return captured tensors for its results."""
-        lifted = [tree_map(self._lifted, value) for value in args]
-        with _state.enter(self._inference):
-            inferred = op.call_positional([tree_map(_fake_leaf, value) for value in lifted])
+        if op is lift and not self.owns(args[0]):
+            args = (self.constant(args[0]),)
+        lifted = [_mapped(self._lifted, value) for value in args]
+        inferred = self._infer(op, lifted)
         if op is functionalized:
             return self._functionalized(lifted, inferred)
-        if not tensor_leaves(lifted) and not tensor_leaves([inferred]) and not op.effects:
+        if type(inferred) is Tensor:
+            node = self._record(op, lifted, (meta_of(inferred),))
+            return self.track(node.results[0], inferred)
+        if inferred is not None and not op.effects and not _has_tensors((lifted, inferred)):
             return inferred
-        arguments = tuple([tree_map(_value_leaf, value) for value in lifted])
         returns = (inferred,) if len(op.schema.returns) == 1 else tuple(inferred or ())
-        node = self.builder.call(
-            op,
-            arguments,
-            tuple([tree_map(meta_of, result) for result in returns]),
-            flags=self._flags(),
-            where=provenance(),
-        )
+        node = self._record(op, lifted, tuple([tree_map(meta_of, result) for result in returns]))
         tracked = [self._tracked(v, r) for v, r in zip(node.results, returns, strict=True)]
         if not tracked:
             return None
         return tracked[0] if len(tracked) == 1 else tuple(tracked)
+
+    def _infer(self, op: AnyOperator, lifted: list[Any]) -> Any:
+        """Return the results of a call on fakes."""
+        state = _state.current()
+        _state.set_state(self._inference)
+        try:
+            return op.call_positional([_mapped(_fake_leaf, value) for value in lifted])
+        finally:
+            _state.set_state(state)
+
+    def _record(self, op: AnyOperator, lifted: list[Any], metas: tuple[Any, ...]) -> Call:
+        return self.builder.call(
+            op,
+            tuple([_mapped(_value_leaf, value) for value in lifted]),
+            metas,
+            flags=self._flags(),
+            where=provenance(),
+        )
 
     def _functionalized(self, lifted: list[Any], inferred: Any) -> Any:
         """Record an opaque mutating call as a `functionalized` node."""
@@ -185,8 +188,7 @@ class Recorder(Interpreter):
         def refer(leaf: Any) -> Any:
             if type(leaf) is not At:
                 return _value_leaf(leaf)
-            form = forms[leaf.region]
-            whole = same_geometry(leaf.geometry, form)
+            whole = same_geometry(leaf.geometry, forms[leaf.region])
             return Reference(values[leaf.region], None if whole else leaf.geometry)
 
         fresh, regions = inferred
@@ -222,48 +224,73 @@ class Recorder(Interpreter):
 
     def _flags(self) -> tuple[str, ...]:
         """Return the flags of a node recorded now."""
-        recorded_off = self.user & AUTOGRAD and not _state.current().user & AUTOGRAD
+        recorded_off = self.records_gradients and not _state.current().user & AUTOGRAD
         return ("no_grad",) if recorded_off else ()
 
     def _lifted(self, leaf: Any) -> Any:
         """Return an argument leaf as something a graph can hold."""
-        if not isinstance(leaf, Tensor) or self.owns(leaf):
-            return leaf
-        if leaf._keys & WEAK:
+        if type(leaf) is not Tensor or self.owns(leaf) or leaf._keys & WEAK:
             return leaf
         if leaf._keys & CONSTANT:
             return self.constant(leaf)
-        return self.lift(leaf)
+        raise CaptureError(
+            f"a tensor {leaf.describe()} from outside of the capture was met in an unexpected place"
+        )
 
 
-def _plain_fake(
-    mode: FakeTensorMode, shape: Any, strides: Any, dtype: np.dtype[Any], device: Device
-) -> Tensor:
-    return tensor_from_result(meta_array(tuple(shape), dtype, device, tuple(strides), mode))
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to the leaves of one argument."""
+    if type(value) is list or type(value) is tuple or type(value) is dict:
+        return tree_map(function, value)
+    return function(value)
 
 
 def _fake_leaf(leaf: Any) -> Any:
-    return leaf.array.fake if isinstance(leaf, Tensor) and not leaf._keys & WEAK else leaf
+    return leaf.array.fake if type(leaf) is Tensor and not leaf._keys & WEAK else leaf
 
 
 def _value_leaf(leaf: Any) -> Any:
     """Return the graph value of a captured tensor, and the number of a weak one."""
-    if not isinstance(leaf, Tensor):
+    if type(leaf) is not Tensor:
         return leaf
     return leaf.array.item() if leaf._keys & WEAK else leaf.array.value
 
 
+def _has_tensors(tree: Any) -> bool:
+    return any(type(leaf) is Tensor for leaf in leaves(tree))
+
+
 def meta_of(result: Any) -> Any:
     """Return the metadata of one inferred result."""
-    if isinstance(result, Tensor):
-        return TensorMeta(result.dtype, result.shape, result.strides, result.device)
+    if type(result) is Tensor:
+        array = result.array
+        return TensorMeta(array.dtype, array.shape, array.strides, array.device)
     return None if result is None else PyMeta(type(result).__name__)
+
+
+# ---------------------------------------------------------------------- provenance
+
+_sites: Final[dict[tuple[CodeType, int], Provenance]] = {}
+_is_internal: Final[dict[str, bool]] = {}
 
 
 def provenance() -> Provenance:
     """Return the user's line that is being recorded."""
-    frame = caller_frame()
-    return Provenance(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        filename = frame.f_code.co_filename
+        internal = _is_internal.get(filename)
+        if internal is None:
+            internal = _is_internal[filename] = is_internal_file(filename)
+        if not internal:
+            break
+        frame = frame.f_back
+    code = frame.f_code
+    key = code, frame.f_lineno
+    site = _sites.get(key)
+    if site is None:
+        site = _sites[key] = Provenance(code.co_filename, frame.f_lineno, code.co_name)
+    return site
 
 
 def _no_value(array: CapturedArray) -> Any:

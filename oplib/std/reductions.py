@@ -188,7 +188,8 @@ def _require_elements(name: str, x: Any, dim: Any) -> None:
 
 def _shared(grad: Tensor, chosen: Tensor, dim: Any) -> Tensor:
     """Return `grad` divided evenly among the chosen elements along `dim`."""
-    return mask(grad / chosen.sum(dim, True), chosen)
+    count = chosen.sum(dim, True, dtype=grad.dtype)
+    return mask(grad / _guarded(count), chosen)
 
 
 _declare_extreme("max", np.maximum.reduce)

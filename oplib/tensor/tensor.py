@@ -75,6 +75,7 @@ class _Engine:
     """Functions of the autograd package that methods of Tensor call, installed at import."""
 
     refresh: Callable[[Tensor], None]
+    check_write: Callable[[Any, str, Tensor], None]
     backward: Callable[..., None]
     register_hook: Callable[..., HookHandle]
     register_post_accumulate_grad_hook: Callable[..., HookHandle]

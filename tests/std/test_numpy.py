@@ -318,6 +318,12 @@ def test_pow_of_zero_has_no_gradient_in_the_exponent():
     assert gradient.tolist() == [0.0, 0.0]
 
 
+def test_an_extreme_that_is_nan_has_no_gradient():
+    x = oplib.tensor([1.0, np.nan], requires_grad=True)
+    x.max().backward()
+    assert x.grad.tolist() == [0.0, 0.0]
+
+
 def test_equal_elements_share_the_gradient_of_an_extreme():
     x = oplib.tensor([1.0, 5.0, 5.0], requires_grad=True)
     x.max().backward()

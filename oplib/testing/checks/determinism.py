@@ -248,7 +248,7 @@ def _has_nan(outcome: Outcome) -> bool:
 
 
 def _effects(trial: Trial, call: Call) -> Iterator[Problem]:
-    """An operator that draws from a generator has the effect ``"random"``."""
+    """Yield generators that are drawn from without the effect ``"random"``."""
     op = trial.subject.op
     if op is None or RANDOM in op.effects:
         return
@@ -284,7 +284,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _legacy_state() -> Any:
-    state: Mapping[str, Any] = np.random.get_state(legacy=False)  # type: ignore[assignment]
+    state: Mapping[str, Any] = np.random.get_state(legacy=False)
     inner = state["state"]
     return (inner["pos"], inner["key"].tobytes(), state["has_gauss"])
 
@@ -325,7 +325,7 @@ def _restorer() -> Callable[[], None]:
         np.random.set_state(legacy)
         random.setstate(python)
         np.seterr(**errors)
-        np.set_printoptions(**{k: v for k, v in options.items() if k != "override_repr"})
+        np.set_printoptions(**{k: v for k, v in options.items() if k != "override_repr"})  # type: ignore[arg-type]
         os.chdir(directory)
         if dict(os.environ) != environment:
             os.environ.clear()

@@ -1,7 +1,7 @@
 """Check ``fake``: the fake rule predicts every result without data.
 
-Structure, shape, dtype, device, strides, offset, and which memory a result lies in are compared with
-a real run on every sample; refusals must agree both ways.
+Structure, shape, dtype, device, strides, offset, and which memory a result lies in are compared
+with a real run on every sample; refusals must agree both ways.
 
 Imports floors 0 to 7, `calls.py`, `memory.py`, `session.py`.
 """
@@ -185,10 +185,10 @@ def _covers(predicted: Any, actual: int) -> bool:
 
 
 def _shape_advice(b: Tensor) -> str:
-    unknown = [n for n in b.shape if isinstance(n, SymInt)]
-    if unknown:
-        low, high = unknown[0].facts.bounds(unknown[0])
-        return f"the rule says new_dynamic_size(min={low}, max={high})"
+    for length in b.shape:
+        if isinstance(length, SymInt):
+            low, high = length.facts.bounds(length)
+            return f"the rule says new_dynamic_size(min={low}, max={high})"
     return "compute shapes from the shapes of the arguments"
 
 

@@ -106,17 +106,20 @@ def _differentiable(call: Call, names: set[str]) -> Call:
 
 
 def _calls(trial: Trial) -> Iterator[Call]:
-    """Yield the samples for derivatives: few, small, of floats, without NaN."""
-    taken = 0
-    for call in trial.calls():
-        too_large = call.size > ELEMENTS and call.kind != "given"
-        if taken >= SAMPLES or too_large or not any(t.size for _, t in call.inexact):
-            trial.run -= 1
-            continue
-        if any(not np.isfinite(t.array).all() for _, t in call.inexact):
-            trial.run -= 1
-            continue
-        taken += 1
+    """Yield the samples for derivatives: the caller's and a spread of small finite ones."""
+    usable = [
+        call
+        for call in trial.calls()
+        if any(t.size for _, t in call.inexact)
+        and all(np.isfinite(t.array).all() for _, t in call.inexact)
+        and (call.size <= ELEMENTS or call.kind == "given")
+    ]
+    given = [call for call in usable if call.kind == "given"]
+    others = [call for call in usable if call.kind != "given"]
+    spread = others[:: max(1, len(others) // SAMPLES)][:SAMPLES]
+    trial.run = 0
+    for call in (*given, *spread):
+        trial.run += 1
         yield _doubled(call)
 
 
@@ -345,11 +348,15 @@ def _with_layout(call: Call, label: str) -> list[Array | None]:
         return []
     for result in results:
         values = rng.standard_normal(result.shape).astype(result.dtype)
-        if label:
-            values = LAYOUTS[label](values)
-        result.register_hook(lambda _, values=values: tensor_from_array(values))
+        incoming = tensor_from_array(LAYOUTS[label](values) if label else values)
+        result.register_hook(functools.partial(_replacement, incoming))
     found = grad(results, inputs, [_ones(t) for t in results], allow_unused=True)
     return [None if g is None else g.array for g in found]
+
+
+def _replacement(incoming: Tensor, _: Tensor) -> Tensor:
+    """Return the gradient that a hook puts in place of the one it is given."""
+    return incoming
 
 
 GRADIENT_CHECK: Final = Check("gradient", ("given", "size", "option"), _gradient, _unable)

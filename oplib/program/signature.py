@@ -1,0 +1,247 @@
+"""What a program was captured for, and whether a call fits: guards.
+
+A program never runs on arguments it was not made for. The guards are checked in one order, and the
+first that fails is reported: structure of the arguments, types, literals, dtype, device, shape,
+strides, `stop_gradient`, grad mode, gradients that are there already, writability, shared memory.
+
+Imports floors 0 to 4 and `functionalize/`. Read next: `program.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import _state
+from .._text import short_repr
+from .._tree import TreeDef, flatten, leaf_paths
+from ..dispatch.keys import AUTOGRAD
+from ..dtypes import short_dtype
+from ..functionalize.memory import memory_groups
+from ..functionalize.outcome import Outcome
+from ..tensor.tensor import Tensor
+
+__all__ = ["Signature", "TensorGuard"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGuard:
+    """What a tensor must be like."""
+
+    dtype: Any
+    device: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    stop_gradient: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorGuard:
+        """Return the guard that `tensor` passes; strides of axes of length one do not count."""
+        shape = tensor.shape
+        strides = tuple(
+            [0 if n == 1 or 0 in shape else s for n, s in zip(shape, tensor.strides, strict=True)]
+        )
+        return cls(tensor.dtype, tensor.device, shape, strides, tensor.stop_gradient)
+
+    def mismatch(self, found: TensorGuard) -> str:
+        """Return the first field in which `found` differs: ``"dtype: expected ..., found ..."``."""
+        for name in ("dtype", "device", "shape", "strides", "stop_gradient"):
+            expected, value = getattr(self, name), getattr(found, name)
+            if expected != value:
+                return f"{name}: expected {expected}, found {value}"
+        return ""
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        flag = "" if self.stop_gradient else ", requires grad"
+        return f"{short_dtype(self.dtype)}[{shape}] strides {self.strides} on {self.device}{flag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a program was captured for.
+
+    Attributes
+    ----------
+    structure : TreeDef
+        Of the arguments.
+    leaves : tuple
+        Per leaf a `TensorGuard` or a literal.
+    inputs : tuple of int
+        Per leaf, which distinct input it is; -1 for literals.
+    captured : tuple of TensorGuard
+        Tensors of the enclosing scope; as inputs they follow the arguments.
+    spans : tuple of tuple of int
+        Inputs whose common memory is an input of its own.
+    recording : bool or None
+        The grad mode, if it matters (some input requires grad).
+    written : tuple of int
+        The inputs that are written.
+    differentiated : tuple of int
+        The inputs that receive a gradient inside.
+    groups : tuple
+        Which inputs share written memory, and how.
+    """
+
+    structure: TreeDef
+    leaves: tuple[Any, ...]
+    inputs: tuple[int, ...]
+    captured: tuple[TensorGuard, ...]
+    spans: tuple[tuple[int, ...], ...]
+    recording: bool | None
+    written: tuple[int, ...]
+    differentiated: tuple[int, ...]
+    groups: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls,
+        leaves: Sequence[Any],
+        structure: TreeDef,
+        inputs: Sequence[Tensor],
+        spans: Sequence[tuple[int, ...]],
+        outcome: Outcome,
+    ) -> Signature:
+        """Return the signature of a capture; `inputs` are the arguments, then the captured tensors."""
+        position = {id(tensor): i for i, tensor in enumerate(inputs)}
+        places = tuple([position[id(x)] if isinstance(x, Tensor) else -1 for x in leaves])
+        written = tuple([write.index for write in outcome.writes])
+        return cls(
+            structure,
+            tuple([TensorGuard.of(x) if isinstance(x, Tensor) else x for x in leaves]),
+            places,
+            tuple([TensorGuard.of(x) for x in inputs[max(places, default=-1) + 1 :]]),
+            tuple(spans),
+            _grad_mode() if any(tensor.requires_grad for tensor in inputs) else None,
+            written,
+            tuple([gradient.index for gradient in outcome.gradients]),
+            memory_groups(inputs, written),
+        )
+
+    # ------------------------------------------------------------------ a call
+
+    def inputs_of(self, leaves: Sequence[Any], captured: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs of a call, each once, in the order of the program."""
+        found: dict[int, Tensor] = {}
+        for index, leaf in zip(self.inputs, leaves, strict=True):
+            if index >= 0:
+                found.setdefault(index, leaf)
+        return [*(found[index] for index in range(len(found))), *captured]
+
+    def failures(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], captured: Sequence[Tensor]
+    ) -> Iterator[str]:
+        """Iterate over the guards a call fails, in their order."""
+        leaves, structure = flatten((args, kwargs))
+        if structure != self.structure:
+            yield f"arguments: expected the structure {self.structure}, found {structure}"
+            return
+        problems = list(self._leaf_failures(leaves, captured))
+        yield from problems
+        if not problems:
+            inputs = self.inputs_of(leaves, captured)
+            yield from self._state_failures(inputs)
+            yield from self._memory_failures(leaves, inputs)
+
+    def _leaf_failures(
+        self, leaves: Sequence[Any], captured: Sequence[Tensor]
+    ) -> Iterator[str]:
+        for path, guard, leaf in zip(self.paths, self.leaves, leaves, strict=True):
+            problem = _problem(guard, leaf)
+            if problem:
+                yield f"{path}: {problem}"
+        for index, (guard, tensor) in enumerate(zip(self.captured, captured, strict=True)):
+            problem = guard.mismatch(TensorGuard.of(tensor))
+            if problem:
+                yield f"captured[{index}]: {problem}"
+
+    def _state_failures(self, inputs: Sequence[Tensor]) -> Iterator[str]:
+        if self.recording is not None and self.recording != _grad_mode():
+            modes = {True: "on", False: "off"}
+            yield f"grad mode: expected {modes[self.recording]}, found {modes[_grad_mode()]}"
+        for index in self.differentiated:
+            if inputs[index].is_leaf and inputs[index].grad is not None:
+                yield f"{self._name(index)}: .grad: expected None, found a Tensor; clear it first"
+
+    def _memory_failures(
+        self, leaves: Sequence[Any], inputs: Sequence[Tensor]
+    ) -> Iterator[str]:
+        for path, index, leaf in zip(self.paths, self.inputs, leaves, strict=True):
+            if index >= 0 and leaf is not inputs[index]:
+                yield f"{path}: expected the same tensor as {self._name(index)}"
+        for index in self.written:
+            array = inputs[index].array
+            if isinstance(array, np.ndarray) and not array.flags.writeable:
+                yield f"{self._name(index)}: expected a writable array, found a read-only one"
+        if self.written:
+            groups = memory_groups(inputs, self.written)
+            if groups != self.groups:
+                yield f"shared memory: expected {self._shown(self.groups)}, found {self._shown(groups)}"
+
+    # ------------------------------------------------------------------ text
+
+    @property
+    def paths(self) -> list[str]:
+        """A readable path per leaf of the arguments: ``args[0]['w']``."""
+        args, kwargs = self.structure.children
+        return [*leaf_paths(args, "args"), *leaf_paths(kwargs, "kwargs")]
+
+    def lines(self) -> Iterator[str]:
+        """Iterate over the guards as text."""
+        for path, guard in zip(self.paths, self.leaves, strict=True):
+            yield f"{path}: {guard}"
+        for index, captured in enumerate(self.captured):
+            yield f"captured[{index}]: {captured}"
+        if self.recording is not None:
+            yield f"grad mode: {'on' if self.recording else 'off'}"
+        for index in self.differentiated:
+            yield f"{self._name(index)}: .grad is None"
+        for index in self.written:
+            yield f"{self._name(index)}: writable"
+        if self.groups:
+            yield f"memory: {self._shown(self.groups)}"
+
+    def _name(self, index: int) -> str:
+        """Return what users call an input."""
+        if index in self.inputs:
+            return self.paths[self.inputs.index(index)]
+        return f"captured[{index - max(self.inputs, default=-1) - 1}]"
+
+    def _shown(self, groups: tuple[Any, ...]) -> str:
+        texts = [
+            " with ".join(f"{self._name(index)} at {geometry}" for index, geometry in group)
+            for group in groups
+        ]
+        return "; ".join(texts) or "nothing that is written is shared"
+
+
+def _grad_mode() -> bool:
+    return bool(_state.current().user & AUTOGRAD)
+
+
+def _problem(guard: Any, leaf: Any) -> str:
+    """Return why a leaf does not fit its guard, or the empty string."""
+    if isinstance(guard, TensorGuard):
+        if not isinstance(leaf, Tensor):
+            return f"expected a Tensor, found {short_repr(leaf)}"
+        return guard.mismatch(TensorGuard.of(leaf))
+    if isinstance(leaf, Tensor):
+        return f"expected {guard!r}, found a Tensor"
+    return "" if _same_literal(guard, leaf) else f"expected {guard!r}, found {leaf!r}"
+
+
+def _same_literal(a: Any, b: Any) -> bool:
+    """Return whether two literals have one type and one bit pattern."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    if isinstance(a, complex):
+        return _same_literal(a.real, b.real) and _same_literal(a.imag, b.imag)
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return bool(a == b)
