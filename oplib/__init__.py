@@ -1,8 +1,8 @@
 """oplib: custom operators in plain Python on NumPy, one eager autograd engine, functional graphs.
 
 An operator is a schema and its facets: kernels per backend, a shape rule, a gradient rule. Define
-with `custom_op` or `Library`, and it runs eagerly with gradients, on fake tensors that carry only
-shapes, and in captured graphs.
+one with `custom_op` or `Library`, and it runs eagerly with gradients, on fake tensors that carry
+only shapes, and in captured graphs.
 
 The map, from the ground up; every module says in its first paragraph what it holds:
 
