@@ -87,8 +87,8 @@ class Context:
         "_ctx_given",
         "_ctx_needs",
         "_ctx_node",
-        "_ctx_records",
         "_ctx_recording",
+        "_ctx_records",
         "_ctx_title",
         "_ctx_tree",
         "_ctx_undifferentiable",
@@ -220,6 +220,10 @@ class Context:
         self._ctx_given = self._ctx_records = self._ctx_constants = ()
         return tensors, self._ctx_tree, kept
 
+    def _ctx_forget_marks(self) -> None:
+        """Let go of marked tensors, which refer to the node if they are outputs."""
+        self._ctx_dirty = self._ctx_dirty_when_saved = self._ctx_undifferentiable = ()
+
     def _ctx_stops(self, tensor: Tensor | None) -> bool:
         """Return whether an output is marked non-differentiable."""
         return any(tensor is marked for marked in self._ctx_undifferentiable)
@@ -286,6 +290,10 @@ class PyLayerContext(Context):
     def mark_not_inplace(self, *tensors: Tensor) -> None:
         """State that an input which is returned was not written: the output is an alias of it."""
         self._ctx_not_inplace += _only_tensors("mark_not_inplace", tensors)
+
+    def _ctx_forget_marks(self) -> None:
+        super()._ctx_forget_marks()
+        self._ctx_not_inplace = ()
 
 
 # ---------------------------------------------------------------------- recovering

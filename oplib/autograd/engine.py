@@ -158,9 +158,7 @@ class Run:
         _count(holders, self.targets)
         return holders, deque(holder for holder in starts if not holder.waiting)
 
-    def _loop(
-        self, holders: dict[Node, GradTensorHolder], ready: deque[GradTensorHolder]
-    ) -> None:
+    def _loop(self, holders: dict[Node, GradTensorHolder], ready: deque[GradTensorHolder]) -> None:
         """Run every node. This is the hot path: the common node is handled without a call."""
         targets = self.targets
         release = not self.retain_graph
@@ -215,6 +213,7 @@ class Run:
                             ready.appendleft(target)
                         else:
                             ready.append(target)
+                saved = outgoing = None  # freed before the next hook runs
         except BaseException as error:
             _add_note(node, error)
             raise
@@ -279,9 +278,7 @@ def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
     return outgoing
 
 
-def in_topological_order(
-    roots: Iterable[Node], cut: frozenset[tuple[Node, int]]
-) -> list[Node]:
+def in_topological_order(roots: Iterable[Node], cut: frozenset[tuple[Node, int]]) -> list[Node]:
     """Return all nodes reachable from `roots`, each before the nodes its edges lead to."""
     waiting: dict[Node, int] = dict.fromkeys(roots, 0)
     queue = list(waiting)

@@ -153,9 +153,7 @@ class _Split:
         flat = self._to_memory(gradient)
         zero = new_full(flat, [], 0)
         at = self.address
-        return self._from_memory(
-            strided_put(flat, zero, list(at.size), list(at.stride), at.offset)
-        )
+        return self._from_memory(strided_put(flat, zero, list(at.size), list(at.stride), at.offset))
 
     def inside(self, gradient: Tensor) -> Tensor:
         """Return the root's gradient at the view's addresses."""

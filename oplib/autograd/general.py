@@ -58,6 +58,7 @@ def general_plan(op: Operator[..., Any], rule: GradientRule | None, below: Plan)
         if context is not None:
             stopped |= {i for i, t in enumerate(outputs) if context._ctx_stops(t)}
             consistent = context.grad_in_dtype_consistent
+            context._ctx_forget_marks()
         _attach(node, outputs, rewritten, stopped, consistent)
         return result
 

@@ -96,7 +96,9 @@ def grad(
     [Tensor([12.])]
     """
     if only_inputs is not True:
-        raise ArgumentError("oplib.grad computes gradients of inputs only; only_inputs must be True")
+        raise ArgumentError(
+            "oplib.grad computes gradients of inputs only; only_inputs must be True"
+        )
     if not isinstance(allow_unused, bool):
         raise ArgumentError(f"allow_unused is a bool, got {allow_unused!r}")
     roots = _tensor_list(outputs, "outputs")
@@ -226,7 +228,9 @@ def _seeded(
     elif isinstance(seeds, Tensor):
         seeds = [seeds]
     if not isinstance(seeds, list | tuple) or len(seeds) != len(roots):
-        raise ArgumentError(f"{name} must hold one seed per root, {len(roots)} in all, got {seeds!r}")
+        raise ArgumentError(
+            f"{name} must hold one seed per root, {len(roots)} in all, got {seeds!r}"
+        )
     pairs = []
     for position, (root, seed) in enumerate(zip(roots, seeds, strict=True)):
         if not root.requires_grad or root.autograd_meta is None:

@@ -10,7 +10,7 @@ Imports floors 0 to 4, `wrapper.py`, `gradients.py`, `returned.py`, `context.py`
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _state
@@ -89,9 +89,7 @@ class Call:
     def needs_input_grad(self) -> tuple[Any, ...]:
         """Return, per argument, which of its tensors need a gradient."""
         flat = iter([edge is not None for edge in self.edges])
-        return tuple(
-            [needs_of(a.structure, flat) if a.tensor else False for a in self.arguments]
-        )
+        return tuple([needs_of(a.structure, flat) if a.tensor else False for a in self.arguments])
 
 
 class Recorder:
@@ -311,7 +309,9 @@ class _Values:
         """Return a saved argument with the history its edges have."""
         names = self.op.schema.differentiable_arguments
         layout = self.node.inputs or ()
-        start = sum(1 if n is None else n for n in layout[: names.index(name)]) if name in names else 0
+        start = (
+            sum(1 if n is None else n for n in layout[: names.index(name)]) if name in names else 0
+        )
         edges = iter(self.node.edges[start:])
 
         def back(record: Record) -> Tensor:

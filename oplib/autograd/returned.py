@@ -77,7 +77,9 @@ def mirrored(structure: Any, flat: Iterator[Any]) -> Any:
     return None
 
 
-def spread(result: Any, arguments: Sequence[Argument], needed: Sequence[bool], node: str) -> list[Any]:
+def spread(
+    result: Any, arguments: Sequence[Argument], needed: Sequence[bool], node: str
+) -> list[Any]:
     """Return one gradient or None per tensor of `arguments`, containers flattened.
 
     Parameters
@@ -153,7 +155,9 @@ def _from_dict(
         count = count_of(argument.structure)
         if any(needed[position : position + count]) and argument.name not in result:
             missing = join_names([argument.name])
-            raise AutogradError(f"{node}: no gradient returned for {missing}; None states there is none")
+            raise AutogradError(
+                f"{node}: no gradient returned for {missing}; None states there is none"
+            )
         position += count
     return [result.get(name) for name in names]
 

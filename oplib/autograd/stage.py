@@ -138,7 +138,9 @@ class _PlainPlan:
         """Return the words to save, in the order of the schema, each once."""
         wanted = {word for needs in self.rule.needs.values() for word in needs}
         keep = ("argument", "spec", "result", "new")
-        return [word for word, (kind, _) in self.meanings.items() if word in wanted and kind in keep]
+        return [
+            word for word, (kind, _) in self.meanings.items() if word in wanted and kind in keep
+        ]
 
     def _users(self, word: str) -> list[str]:
         """Return the tensor arguments whose rules ask for a word (all of them if fused)."""
@@ -172,7 +174,9 @@ class _PlainPlan:
         lines.append(f"    _op_out = _op_below({every})")
         lines += ["    _op_a = _op_out.array", "    _op_d = _op_a.dtype"]
         lines += ["    if _op_d.kind not in 'fcV':", "        return _op_out"]
-        lines += [self._save_line(word) for word in [*(w for w in before if w not in early), *after]]
+        lines += [
+            self._save_line(word) for word in [*(w for w in before if w not in early), *after]
+        ]
         edges = tuple_text([f"_op_m_{name}" for name in self.tensors])
         lines += [
             "    _op_n = _op_new(_op_Node)",

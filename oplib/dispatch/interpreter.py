@@ -58,6 +58,8 @@ class Interpreter:
 
     wraps = False
     """Whether tensors carry this interpreter's own arrays."""
+    builds_graph = False
+    """Whether calls become nodes that run later."""
 
     def call(self, frame: Frame, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
         """Handle one call; `args` are converted and in schema order.

@@ -40,7 +40,7 @@ from ..tensor.meta_array import MetaArray
 from ..tensor.storage import new_storage
 from ..tensor.tensor import Tensor, alias_of, engine, tensor_from_result, view_of
 from .access import recorded
-from .opaque import At, fresh_returns, functionalized, rebased
+from .opaque import At, fresh_returns, functionalized, rebased, records
 from .storage import FunctionalArray, Region, form_of
 
 __all__ = ["Functionalize"]
@@ -176,7 +176,7 @@ class Functionalize(Interpreter):
         return self._view_handle(op, base, geometry)
 
     def _view_handle(self, op: AnyOperator, base: Tensor, geometry: Geometry) -> Tensor:
-        joins = _joins_family(op)
+        joins = records(op)
         array: FunctionalArray = base.array
         if not _lies_in(geometry, array.region.form):
             self._reach_beyond(array, geometry)
@@ -401,8 +401,7 @@ def _is_recorded(op: AnyOperator, args: Sequence[Any]) -> bool:
         return False
     if not any(tensor._keys & AUTOGRAD for tensor in tensor_leaves(args)):
         return False
-    rule = op.gradient_rule
-    return rule is None or rule.style != "per_argument" or any(rule.functions.values())
+    return records(op)
 
 
 def _refuse(node: GradNode, saved: tuple[Any, ...], gradient: Any) -> Any:
@@ -433,13 +432,6 @@ def _without_known_history(value: Tensor, handle: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------- geometries of views
-
-
-def _joins_family(op: AnyOperator) -> bool:
-    rule = op.gradient_rule
-    if rule is None or rule.style != "per_argument":
-        return True
-    return any(function is not None for function in rule.functions.values())
 
 
 def _lies_in(geometry: Geometry, form: Geometry) -> bool:

@@ -14,14 +14,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .._tree import tree_map
+from ..dispatch.bind import tensor_leaves
+from ..dispatch.keys import AUTOGRAD, INTERPRETER
 from ..dispatch.operator import Operator
 from ..dispatch.registry import get_op
+from ..dtypes import is_inexact
+from ..errors import CaptureError
 from ..prims import PRIMS, clone, with_layout
 from ..tensor.geometry import Geometry, extent
+from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
 from ..tensor.tensor import Tensor
 from .access import view_at
 
-__all__ = ["At", "fresh_returns", "functionalized", "rebased", "run_functionalized"]
+__all__ = ["At", "fresh_returns", "functionalized", "rebased", "records", "run_functionalized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,54 @@ def _clone(base: Tensor, form: Geometry) -> Tensor:
 functionalized: Final[Any] = PRIMS.define(
     "functionalized(str op, Any arguments, Tensor[] bases, Any forms) -> (Any, Tensor[])"
 ).op
-# Below autograd it runs as it is; above, the clones, views and the operator's own rule record.
 functionalized.register_kernel(None, run_functionalized)
-functionalized.register_kernel("Autograd", run_functionalized)
+
+
+@functionalized.register_kernel("Autograd")
+def _differentiated(
+    op: str, arguments: tuple[Any, ...], bases: list[Tensor], forms: tuple[Geometry, ...]
+) -> tuple[Any, list[Tensor]]:
+    """Let the clones, the views and the operator's own rule record.
+
+    A graph under construction holds the call as one node, which records when it runs; here its
+    results only need to be known as differentiable.
+    """
+    tensors = [*bases, *tensor_leaves(arguments)]
+    if not any(_is_recorded_as_node(tensor) for tensor in tensors):
+        return run_functionalized(op, arguments, bases, forms)
+    below = functionalized.below("Autograd")
+    fresh, regions = below(op, arguments, bases, forms)
+    if records(get_op(op)):
+        edges = tuple([t.autograd_meta if t._keys & AUTOGRAD else None for t in tensors])
+        for result in tensor_leaves([fresh, regions]):
+            if is_inexact(result.dtype):
+                _attach(result, edges)
+    return fresh, regions
+
+
+def _is_recorded_as_node(tensor: Tensor) -> bool:
+    return bool(tensor._keys & INTERPRETER) and tensor.array.frame.interpreter.builds_graph
+
+
+def records(op: Operator[..., Any]) -> bool:
+    """Return whether calls of an operator give their results a history."""
+    rule = op.gradient_rule
+    return rule is None or rule.style != "per_argument" or any(rule.functions.values())
+
+
+def _attach(result: Tensor, edges: tuple[AutogradMeta | None, ...]) -> None:
+    node: GradNode = object.__new__(GradNode)
+    node.kind = _NODE
+    node.edges = edges
+    node.saved = ()
+    node.hooks = None
+    node.shapes, node.dtypes = result.shape, result.dtype
+    result.autograd_meta = new_meta(node, 0, result.shape, result.dtype)
+    result._keys |= AUTOGRAD
+
+
+def _refuse(node: GradNode, saved: tuple[Any, ...], gradient: Any) -> Any:
+    raise CaptureError("a graph under construction has no gradients; call the program first")
+
+
+_NODE: Final = NodeKind("functionalized", _refuse)

@@ -88,6 +88,7 @@ class Recorder(Interpreter):
     """Records the calls of one capture into a `GraphBuilder`."""
 
     wraps = True
+    builds_graph = True
 
     def __init__(self, name: str) -> None:
         self.builder = GraphBuilder(name)

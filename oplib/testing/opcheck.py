@@ -22,7 +22,7 @@ from ..errors import ArgumentError, OpCheckError
 from .calls import Subject
 from .checks.alias import ALIAS
 from .checks.determinism import DETERMINISM
-from .checks.fake import FAKE_CHECK
+from .checks.fake import DTYPES_CHECK, FAKE_CHECK
 from .checks.functional import FUNCTIONAL_CHECK
 from .checks.gradient import GRADIENT_CHECK, SECOND_GRADIENT
 from .checks.mutation import MUTATION
@@ -44,6 +44,7 @@ CHECKS: Final[Mapping[str, Check]] = {
         SECOND_GRADIENT,
         DETERMINISM,
         FUNCTIONAL_CHECK,
+        DTYPES_CHECK,
     )
 }
 """The checks by name, in the order in which they run."""

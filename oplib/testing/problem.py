@@ -186,6 +186,8 @@ def inexact_results(result: Any) -> list[Tensor]:
 
 
 def _single(function: Any) -> Any:
+    """Return the operator that a packet, or a function wrapped around one, stands for."""
+    function = getattr(function, "__wrapped__", function)
     return function.single if isinstance(function, OperatorPacket) else function
 
 
@@ -223,6 +225,9 @@ def _argument_names(function: Any, args: Any, kwargs: Mapping[str, Any]) -> Iter
 
 
 def _result_name(function: Any, position: int) -> str:
+    """Return what a result is called; a function may know better (``function.result_name``)."""
+    if hasattr(function, "result_name"):
+        return str(function.result_name(position))
     function = _single(function)
     if isinstance(function, Operator) and position < len(function.schema.returns):
         return f"result {position} `{return_names(function.schema)[position]}`"

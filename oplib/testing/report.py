@@ -188,7 +188,8 @@ class Failure:
         if self.expected or self.got:
             found += [f"  expected  {self.expected}", f"  got       {self.got}"]
         found += [f"  {self.facet} at {self.site}", f"  sample    {self.sample}"]
-        return [*found, f"  {self.advice}"] if self.advice else found
+        found += [f"  {self.advice}"] if self.advice else []
+        return [line for text in found for line in _indented(text)]
 
     def __str__(self) -> str:
         lines = [f"{self.operator}, check {self.check}", *self.lines()]
@@ -315,6 +316,13 @@ class OpCheckReport:
             },
             indent=2,
         )
+
+
+def _indented(text: str) -> list[str]:
+    """Return the lines of a text, the later ones indented more than the first."""
+    first, *rest = text.splitlines() or [""]
+    indent = " " * (len(first) - len(first.lstrip()) + 2)
+    return [first, *(indent + line for line in rest)]
 
 
 def _first_text(result: CheckResult) -> str:

@@ -132,6 +132,8 @@ def test_what_cannot_be_stored_raises_and_nothing_is_written(destination, value,
     with pytest.raises(error):
         destination.add_(value)
     np.testing.assert_array_equal(destination.numpy(), before)
+
+
 def test_a_wider_operand_does_not_change_the_dtype():
     x, w = leaf(1.0, dtype="float32"), leaf(2.0)
     y = x * 1

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import oplib
-from oplib import ArgumentError, AutogradError, enable_grad, is_grad_enabled, no_grad
-from oplib import set_grad_enabled
+from oplib import (
+    ArgumentError,
+    AutogradError,
+    enable_grad,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from tests.autograd.helpers import assert_values, leaf, tensor
 
 MODES = [

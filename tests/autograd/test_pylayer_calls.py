@@ -11,7 +11,6 @@ import pytest
 import oplib
 from oplib import ArgumentError, AutogradError, DispatchError, Tensor
 from oplib.autograd import PyLayer
-
 from tests.autograd.helpers import assert_values, leaf, tensor
 
 Pair = namedtuple("Pair", "first second")
@@ -295,7 +294,10 @@ def test_a_call_that_does_not_fit_forward_is_an_argument_error_with_the_signatur
 @pytest.mark.parametrize("value", [None, 5, {}, np.ones(2), "text", [None, 3]])
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_forward_without_any_tensor_output_raises(value, enabled):
-    with oplib.set_grad_enabled(enabled), pytest.raises(AutogradError, match="must return a Tensor"):
+    with (
+        oplib.set_grad_enabled(enabled),
+        pytest.raises(AutogradError, match="must return a Tensor"),
+    ):
         layer(lambda ctx, x: value, lambda ctx, g: g).apply(leaf(1.0))
 
 

@@ -147,7 +147,9 @@ def test_writing_to_a_saved_value_after_apply_is_a_version_error(what):
     loss = y * 1
     with oplib.no_grad():
         (y if what == "output" else base).mul_(2)
-    with pytest.raises(AutogradError, match=r"saved tensor 0 .* at version 0 .*\(version 1, last by"):
+    with pytest.raises(
+        AutogradError, match=r"saved tensor 0 .* at version 0 .*\(version 1, last by"
+    ):
         loss.backward()
 
 
@@ -214,7 +216,9 @@ ATTRIBUTE = saving(lambda ctx, s, x: setattr(ctx, "sine", s), lambda ctx: ctx.si
 
 
 @pytest.mark.parametrize(
-    ("cls", "name"), [(SAVED, "saved tensor 1"), (ATTRIBUTE, "ctx.sine")], ids=["saved", "attribute"]
+    ("cls", "name"),
+    [(SAVED, "saved tensor 1"), (ATTRIBUTE, "ctx.sine")],
+    ids=["saved", "attribute"],
 )
 def test_an_intermediate_is_right_to_first_order_and_raises_at_the_second(cls, name):
     x = leaf(0.7)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 import itertools
 import weakref
 from collections.abc import Iterator
@@ -272,9 +270,7 @@ def test_an_omitted_optional_tensor_has_no_gradient_and_its_rule_is_not_called(l
 
 
 def test_an_operator_whose_only_tracked_argument_is_optional_is_recorded(lib):
-    op = define(
-        lib, "f(Tensor x, Tensor? bias=None) -> Tensor", lambda x, bias: x * 2 + bias
-    )
+    op = define(lib, "f(Tensor x, Tensor? bias=None) -> Tensor", lambda x, bias: x * 2 + bias)
     op.register_vjp(x=None, bias=lambda grad: grad)
     bias = leaf(1.0)
     op(tensor(1.0), bias).backward()
@@ -293,7 +289,9 @@ def total(lib: Library, element: str = "Tensor[]") -> Any:
 
 def test_the_rule_of_a_list_argument_returns_a_list(lib):
     op = total(lib)
-    op.register_vjp(xs=lambda grad, xs, weights: [grad * w for _, w in zip(xs, weights, strict=True)])
+    op.register_vjp(
+        xs=lambda grad, xs, weights: [grad * w for _, w in zip(xs, weights, strict=True)]
+    )
     a, b, c = leaf(1.0), tensor(2.0), leaf(3.0)
     op([a, b, c], [2, 3, 4]).backward()
     assert_values(a.grad, [2.0])
@@ -340,7 +338,8 @@ def test_nested_containers_of_a_schema_are_tracked_and_mirrored(lib):
 
     op = define(lib, "f(Dict(str, Tensor[]) tree, (Tensor, int) pair) -> Tensor", kernel)
     op.register_vjp(
-        tree=lambda grad: {"a": [grad * 2], "b": [None, grad * 3]}, pair=lambda grad: (grad * 4, None)
+        tree=lambda grad: {"a": [grad * 2], "b": [None, grad * 3]},
+        pair=lambda grad: (grad * 4, None),
     )
     a, b, c = leaf(1.0), leaf(1.0), leaf(1.0)
     op({"a": [a], "b": [tensor(1.0), b]}, (c, 5)).backward()
@@ -348,7 +347,9 @@ def test_nested_containers_of_a_schema_are_tracked_and_mirrored(lib):
 
 
 def test_keyword_only_tensors_get_gradients_however_they_are_passed(lib):
-    op = define(lib, "f(Tensor x, *, Tensor w, float s=2.0) -> Tensor", lambda x, *, w, s: x * w * s)
+    op = define(
+        lib, "f(Tensor x, *, Tensor w, float s=2.0) -> Tensor", lambda x, *, w, s: x * w * s
+    )
     op.register_vjp(x=lambda grad, w, s: grad * w * s, w=lambda grad, x, s: grad * x * s)
     for call in (lambda x, w: op(x, w=w), lambda x, w: op(w=w, x=x, s=2.0)):
         x, w = leaf(2.0), leaf(3.0)
@@ -697,7 +698,9 @@ def test_an_out_argument_is_returned_and_its_old_value_gets_zeros(lib):
         lambda x, y, *, out: np.multiply(x, y, out=out),
     )
     op.register_vjp(
-        x=lambda grad_out, y: grad_out * y, y=lambda grad_out, x: grad_out * x, out=lambda grad_out: grad_out * 0
+        x=lambda grad_out, y: grad_out * y,
+        y=lambda grad_out, x: grad_out * x,
+        out=lambda grad_out: grad_out * 0,
     )
     x, old = leaf(2.0), leaf(7.0)
     target = old * 1

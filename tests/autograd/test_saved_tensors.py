@@ -41,7 +41,14 @@ def test_a_saved_value_written_later_is_an_error_that_says_everything():
     with pytest.raises(AutogradError) as caught:
         y.backward()
     message = str(caught.value)
-    for part in ("GradNode_std::mul", "argument `y`", "version 0", "version 1", "std::add_", "clone"):
+    for part in (
+        "GradNode_std::mul",
+        "argument `y`",
+        "version 0",
+        "version 1",
+        "std::add_",
+        "clone",
+    ):
         assert part in message
 
 

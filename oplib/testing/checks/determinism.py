@@ -55,40 +55,40 @@ def _examine(trial: Trial) -> Iterator[Problem]:
 
 def _repeats(trial: Trial, call: Call) -> Iterator[Problem]:
     """Run on the same buffers twice, after unrelated calls, and on copies elsewhere."""
-    if call.written():
-        runs = [(call.fresh(), "the second time"), (call.fresh(), "after unrelated calls")]
-        first = call.fresh().run()
-    else:
-        given = call.fresh()
-        first = _with_generators(given, call).run()
-        runs = [
-            (_with_generators(given, call), "the second time"),
-            (_with_generators(given, call), "after unrelated calls"),
-        ]
+    given = call.fresh()
+    first = _anew(given, call).run()
     if first.error is not None:
         return
     frozen = first.frozen()
-    for again, when in runs:
+    for when in ("the second time", "after unrelated calls"):
         if when == "after unrelated calls":
             for other in trial.session.samples[:3]:
                 other.fresh().run()
-        found = _first_change(frozen, again.run(), when)
+        found = _first_change(frozen, _anew(given, call).run(), when)
         if found is not None:
             yield found_problem(call, *found)
             return
     elsewhere = call.fresh().run()
-    if elsewhere.error is None and not call.written():
-        mismatch = trial.session.mismatch("determinism", elsewhere, first)
+    if elsewhere.error is None:
+        mismatch = trial.session.mismatch("determinism", elsewhere, _anew(given, call).run())
         if mismatch is not None:
             name, how = mismatch
             what = "differs for equal arguments at other addresses"
             yield Problem(call, name, what, how.expected, how.got)
 
 
-def _with_generators(given: Call, call: Call) -> Call:
-    """Return a call on the same buffers, with generators in the state they are given in."""
+def _anew(given: Call, call: Call, values: Call | None = None) -> Call:
+    """Return a call on the buffers of `given`, which hold the values of `call` again.
+
+    Generators are in the state they are given in.
+    """
     anew = call.fresh()
     tensors = dict(given.leaves)
+    for name, source in (values or call).tensors:
+        array = tensors[name].array
+        overlapping = 0 in array.strides and array.size > 1
+        if array.shape == source.shape and array.flags.writeable and not overlapping:
+            array[...] = source.array
     places = iter(
         [tensors[name] if isinstance(leaf, Tensor) else leaf for name, leaf in anew.leaves]
     )
@@ -160,16 +160,11 @@ def _follows_the_values(trial: Trial, call: Call, rng: np.random.Generator) -> I
     other = redrawn(call, rng)
     reference = other.fresh().run()
     given = call.fresh()
-    if given.written() or not given.tensors or reference.error is not None:
+    fixed = any(not t.array.flags.writeable for _, t in given.tensors)
+    if fixed or given.written() or not given.tensors or reference.error is not None:
         return
     given.run()
-    for (_, tensor), (_, values) in zip(given.tensors, other.tensors, strict=True):
-        array = tensor.array
-        overlapping = 0 in array.strides and array.size > 1
-        if not array.flags.writeable or overlapping:
-            return
-        array[...] = values.array
-    followed = _with_generators(given, call).run()
+    followed = _anew(given, call, other).run()
     found = None
     if followed.error is None:
         found = trial.session.mismatch("determinism", followed, reference)
@@ -293,6 +288,8 @@ def _ambient(call: Call) -> Iterator[Problem]:
     """Run once without any guard, and put everything back."""
     given = call.fresh()
     undo = _restorer()
+    np.random.seed(31)
+    random.seed(31)
     before = _surroundings()
     try:
         with warnings.catch_warnings():

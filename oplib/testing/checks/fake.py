@@ -1,32 +1,30 @@
-"""Check ``fake``: the fake rule predicts every result without data.
+"""Checks ``fake`` and ``dtypes``: the fake rule predicts every result without data.
 
 Structure, shape, dtype, device, strides, offset, and which memory a result lies in are compared
 with a real run on every sample; refusals must agree both ways.
 
-Imports floors 0 to 7, `calls.py`, `memory.py`, `session.py`.
+Imports floors 0 to 7, `calls.py`, `prediction.py`, `session.py`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ..._dims import SymInt
 from ..._text import short_repr
-from ..._tree import flatten, leaves, tree_map
+from ..._tree import leaves
 from ...dispatch.facets import FAKE
 from ...dispatch.keys import META
 from ...dispatch.plan import resolve
 from ...errors import DataDependentError, OplibError
-from ...meta import FakeTensorMode
 from ...tensor.tensor import Tensor
 from ..calls import Call, Outcome, user_traceback
-from ..memory import address_of, overlap
+from ..prediction import Prediction, first_difference, predict, shown
 from ..session import Check, Problem, Refusal, Session, Trial
 
-__all__ = ["FAKE_CHECK"]
+__all__ = ["DTYPES_CHECK", "FAKE_CHECK"]
 
 
 def _unable(session: Session) -> str:
@@ -41,53 +39,32 @@ def _unable(session: Session) -> str:
 def _examine(trial: Trial) -> Iterator[Problem]:
     for call in trial.calls():
         yield from _predicts(trial, call)
+    op = trial.subject.op
+    assert op is not None
+    if resolve(op, META).kind == "derived":
+        return  # the schema is the rule, and says nothing about which shapes fit
     for refusal in trial.session.refused:
-        if refusal.call.kind in ("size", "option", "dtype"):
+        if refusal.call.kind in ("size", "option"):
             yield from _refuses_too(trial, refusal)
 
 
 # ---------------------------------------------------------------------- one sample
 
 
-@dataclass(frozen=True, slots=True)
-class _Prediction:
-    """What the fake rule says about a call: results on fakes, or the exception."""
-
-    call: Call
-    result: Any
-    error: Exception | None
-
-    @property
-    def outcome(self) -> Outcome:
-        return Outcome(self.call, self.result, self.error)
-
-
-def _predict(call: Call) -> _Prediction:
-    """Run the fake rule on fakes of a call."""
-    mode = FakeTensorMode(allow_real=True, dynamic=True)
-
-    def faked(leaf: Any) -> Any:
-        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
-
-    args, kwargs = tree_map(faked, (call.args, dict(call.kwargs)))
-    fakes = Call(call.subject, args, kwargs, call.label, call.kind)
-    with mode:
-        outcome = fakes.run()
-    return _Prediction(fakes, outcome.result, outcome.error)
-
-
 def _predicts(trial: Trial, call: Call) -> Iterator[Problem]:
     given = call.fresh()
-    predicted = _predict(given)
+    predicted = predict(given)
     real = given.run()
     if real.error is not None:
         return
     if predicted.error is not None:
         yield _refused(call, predicted.error)
         return
-    found = _first_difference(real, predicted.outcome)
+    found = first_difference(real, predicted.outcome)
     if found is not None:
-        yield _problem(call, *found)
+        yield Problem(
+            call, found.where, f"wrong {found.what}", found.expected, found.got, found.advice, FAKE
+        )
     else:
         yield from _repeats(call, predicted)
 
@@ -102,17 +79,13 @@ def _refused(call: Call, error: Exception) -> Problem:
     return Problem(call, "", what, "a prediction", user_traceback(error), advice, FAKE)
 
 
-def _problem(call: Call, where: str, what: str, expected: str, got: str, advice: str) -> Problem:
-    return Problem(call, where, f"wrong {what}", expected, got, advice, FAKE)
-
-
-def _repeats(call: Call, first: _Prediction) -> Iterator[Problem]:
+def _repeats(call: Call, first: Prediction) -> Iterator[Problem]:
     """Yield a rule that answers differently the second time, or in another thread."""
-    found: list[_Prediction] = []
-    thread = threading.Thread(target=lambda: found.append(_predict(call)))
+    found: list[Prediction] = []
+    thread = threading.Thread(target=lambda: found.append(predict(call)))
     thread.start()
     thread.join()
-    for again, when in ((_predict(call), "the second time"), (found[0], "in another thread")):
+    for again, when in ((predict(call), "the second time"), (found[0], "in another thread")):
         if again.error is not None or _form(again.result) != _form(first.result):
             got = str(again.error) if again.error is not None else str(_form(again.result))
             what = f"answers differently {when}"
@@ -131,113 +104,13 @@ def _form(result: Any) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------------- comparison
-
-
-_Difference = tuple[str, str, str, str, str]
-
-
-def _first_difference(real: Outcome, fake: Outcome) -> _Difference | None:
-    """Return where, what, expected, got, advice of the first wrong prediction."""
-    for index, (r, f) in enumerate(zip(real.results, fake.results, strict=True)):
-        name = real.call.subject.result_name(index)
-        (flat, structure), (predicted, predicted_structure) = flatten(r), flatten(f)
-        if structure != predicted_structure:
-            return name, "structure", str(_shown(r)), str(_shown(f)), "return one fake per tensor"
-        for position, (a, b) in enumerate(zip(flat, predicted, strict=True)):
-            where = name if len(flat) == 1 else f"{name}, element {position}"
-            found = _leaf_difference(real, fake, where, a, b)
-            if found is not None:
-                return found
-    return _alias_difference(real, fake)
-
-
-def _shown(value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.describe() if isinstance(leaf, Tensor) else leaf, value)
-
-
-def _leaf_difference(
-    real: Outcome, fake: Outcome, where: str, a: Any, b: Any
-) -> _Difference | None:
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        if isinstance(a, Tensor) or isinstance(b, Tensor) or a is None or b is None:
-            if a is b:
-                return None
-            return where, "kind of result", str(_shown(a)), str(_shown(b)), ""
-        if type(a) is type(b) and a != b and not (a != a and b != b):
-            return where, "value", repr(a), repr(b), ""
-        return None
-    if len(a.shape) != len(b.shape) or not all(map(_covers, b.shape, a.shape)):
-        return where, "shape", str(a.shape), str(tuple(b.shape)), _shape_advice(b)
-    if a.dtype != b.dtype:
-        return where, "dtype", str(a.dtype), str(b.dtype), "the kernel's dtype is what callers get"
-    if a.device != b.device:
-        return where, "device", str(a.device), str(b.device), ""
-    return _stride_difference(real, where, a, b)
-
-
-def _covers(predicted: Any, actual: int) -> bool:
-    """Return whether a predicted size allows the real one: equal, or within its bounds."""
-    if not isinstance(predicted, SymInt):
-        return bool(predicted == actual)
-    low, high = predicted.facts.bounds(predicted)
-    return bool(low <= actual <= high)
-
-
-def _shape_advice(b: Tensor) -> str:
-    for length in b.shape:
-        if isinstance(length, SymInt):
-            low, high = length.facts.bounds(length)
-            return f"the rule says new_dynamic_size(min={low}, max={high})"
-    return "compute shapes from the shapes of the arguments"
-
-
-def _stride_difference(real: Outcome, where: str, a: Tensor, b: Tensor) -> _Difference | None:
-    if not a.size or any(isinstance(n, SymInt) for n in b.shape):
-        return None
-    pairs = zip(a.shape, a.strides, b.strides, strict=True)
-    if all(n == 1 or s == t for n, s, t in pairs):
-        return None
-    keeps = any(t.strides == a.strides for _, t in real.call.tensors)
-    advice = "the kernel keeps the order of an argument; use oplib.empty_like" if keeps else ""
-    return where, "strides", str(a.strides), str(b.strides), advice
-
-
-def _alias_difference(real: Outcome, fake: Outcome) -> _Difference | None:
-    """Compare which argument, and which other result, every result shares memory with."""
-    arguments = list(zip(real.call.tensors, fake.call.tensors, strict=True))
-    predicted = {name: t for name, t in fake.leaves if isinstance(t, Tensor)}
-    for name, result in real.leaves:
-        if not isinstance(result, Tensor) or not result.size:
-            continue
-        twin = predicted[name]
-        for (argument, a), (_, b) in arguments:
-            if (result is a) != (twin is b):
-                says = [f"`{argument}` itself", f"not `{argument}`"]
-                says = says if result is a else says[::-1]
-                return name, "identity", says[0], says[1], ""
-            shares = overlap(result.array, a.array)
-            if shares and twin._storage is not b._storage:
-                return name, "memory", f"a view of `{argument}`", "memory of its own", ""
-            if not shares and twin._storage is b._storage and result._storage is not a._storage:
-                return name, "memory", "memory of its own", f"a view of `{argument}`", ""
-            if shares and a is not result and not _same_offset(result, a, twin, b):
-                return name, "offset", f"that of the kernel in `{argument}`", "another", ""
-    return None
-
-
-def _same_offset(result: Tensor, a: Tensor, twin: Tensor, b: Tensor) -> bool:
-    distance = address_of(result.array) - address_of(a.array)
-    return bool(twin.array.offset - b.array.offset == distance)
-
-
 # ---------------------------------------------------------------------- refusals
 
 
 def _refuses_too(trial: Trial, refusal: Refusal) -> Iterator[Problem]:
     """Yield a call that the kernel refuses whatever its values are, and the rule accepts."""
     call = refusal.call
-    predicted = _predict(call.fresh())
+    predicted = predict(call.fresh())
     trial.run += 1
     if predicted.error is None:
         yield Problem(
@@ -245,10 +118,51 @@ def _refuses_too(trial: Trial, refusal: Refusal) -> Iterator[Problem]:
             "",
             "the rule accepts a call that the kernel refuses",
             f"{type(refusal.error).__name__}: {refusal.error}".partition("\n")[0],
-            str(_shown(predicted.result)),
+            str(shown(predicted.result)),
             "raise in the rule where the kernel raises",
             FAKE,
         )
 
 
-FAKE_CHECK: Final = Check("fake", ("given", "size", "option", "layout", "dtype"), _examine, _unable)
+FAKE_CHECK: Final = Check("fake", ("given", "size", "option", "layout"), _examine, _unable)
+
+
+# ---------------------------------------------------------------------- other dtypes
+
+
+def _dtypes(trial: Trial) -> Iterator[Problem]:
+    """Compare the dtypes of results; shapes and the like are the business of ``fake``."""
+    for call in trial.calls():
+        given = call.fresh()
+        predicted, real = predict(given), given.run()
+        if predicted.error is None and real.error is None:
+            yield from _wrong_dtypes(call, real, predicted.outcome)
+    for refusal in trial.session.refused:
+        if refusal.call.kind == "dtype" and predict(refusal.call.fresh()).error is None:
+            trial.session.notes.append(
+                f"the kernel refuses what the fake rule accepts: {refusal.call.label}"
+            )
+
+
+def _wrong_dtypes(call: Call, real: Outcome, fake: Outcome) -> Iterator[Problem]:
+    predicted = dict(fake.leaves)
+    for name, result in real.leaves:
+        twin = predicted.get(name)
+        if not isinstance(result, Tensor) or not isinstance(twin, Tensor):
+            continue
+        if result.dtype != twin.dtype:
+            advice = "the kernel's dtype is what callers get"
+            yield Problem(
+                call, name, "wrong dtype", str(result.dtype), str(twin.dtype), advice, FAKE
+            )
+            return
+
+
+def _dtypes_unable(session: Session) -> str:
+    reason = _unable(session)
+    if reason:
+        return reason
+    return "" if any(call.inexact for call in session.samples) else "no inexact tensor argument"
+
+
+DTYPES_CHECK: Final = Check("dtypes", ("dtype",), _dtypes, _dtypes_unable)

@@ -20,6 +20,7 @@ from ..._tree import leaves, tree_map
 from ...autograd.general_grad import grad
 from ...dispatch.facets import GRADIENT
 from ...dispatch.keys import AUTOGRAD_KEY, COMPOSITE_IMPLICIT
+from ...dispatch.operator import Operator
 from ...dtypes import is_inexact
 from ...errors import AutogradError
 from ...prims import clone
@@ -52,10 +53,19 @@ def _unable(session: Session) -> str:
     subject = session.subject
     if subject.op is None or not calls:
         return ""
-    op = subject.op
-    if op.gradient_rule is not None or op.entries(COMPOSITE_IMPLICIT) or op.entries(AUTOGRAD_KEY):
+    if _has_rule(subject.op):
         return ""
     return "" if _silent_without_rule(calls[0]) else "no gradient rule"
+
+
+def _has_rule(op: Operator[..., Any]) -> bool:
+    """Return whether gradients flow: by a rule, a decomposition, or the geometry of a view."""
+    return bool(
+        op.gradient_rule is not None
+        or op.entries(COMPOSITE_IMPLICIT)
+        or op.entries(AUTOGRAD_KEY)
+        or op.schema.is_view
+    )
 
 
 def _silent_without_rule(call: Call) -> bool:
@@ -86,8 +96,9 @@ def _missing_rule(call: Call) -> Iterator[Problem]:
             call, "", "the error for a missing gradient rule does not name the operator",
             call.subject.name, str(outcome_error), facet=GRADIENT,
         )  # fmt: skip
-    for change in before.changes():
-        yield Problem(call, f"argument `{change.name}`", "was written before the call raised")
+    if outcome.error is not None:
+        for change in before.changes():
+            yield Problem(call, f"argument `{change.name}`", "was written before the call raised")
 
 
 def _ones(like: Tensor) -> Tensor:
@@ -169,7 +180,9 @@ def _function(call: Call) -> Callable[..., Any]:
         fresh = [t for t in leaves(result) if not any(t is c for c in copies.values())]
         return [*copies.values(), *fresh]
 
-    functional.__qualname__ = subject.name
+    count = len(schema.mutated_arguments)
+    names = [f"the new value of `{name}`" for name in schema.mutated_arguments]
+    functional.result_name = lambda i: names[i] if i < count else f"result {i - count}"  # type: ignore[attr-defined]
     return functional
 
 
@@ -178,23 +191,19 @@ def _function(call: Call) -> Callable[..., Any]:
 
 def _gradient(trial: Trial) -> Iterator[Problem]:
     op = trial.subject.op
-    if op is not None and op.gradient_rule is None and not _composite(trial.session):
+    if op is not None and not _has_rule(op):
         for call in trial.calls("given"):
             yield from _missing_rule(call)
         return
     first = True
     for call in _calls(trial):
-        yield from _against_differences(trial, call, first)
         if first:
-            yield from _one_forward_at_a_time(call, trial.session.seed)
-            yield from _incoming_layouts(call)
+            found = [*_one_forward_at_a_time(call, trial.session.seed), *_incoming_layouts(call)]
+            yield from found
+            if found:
+                return
+        yield from _against_differences(trial, call, first)
         first = False
-
-
-def _composite(session: Session) -> bool:
-    op = session.subject.op
-    assert op is not None
-    return bool(op.entries(COMPOSITE_IMPLICIT) or op.entries(AUTOGRAD_KEY))
 
 
 def _against_differences(trial: Trial, call: Call, all_subsets: bool) -> Iterator[Problem]:
@@ -368,7 +377,7 @@ GRADIENT_CHECK: Final = Check("gradient", ("given", "size", "option"), _gradient
 def _second_unable(session: Session) -> str:
     reason = _unable(session)
     op = session.subject.op
-    if not reason and op is not None and op.gradient_rule is None and not _composite(session):
+    if not reason and op is not None and not _has_rule(op):
         return "no gradient rule"
     return reason
 
