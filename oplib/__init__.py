@@ -100,8 +100,8 @@ from .std.creation import (
     zeros_like,
 )
 from .tensor import methods, protocols
+from .tensor.protocols import from_numpy
 from .tensor.tensor import Tensor, engine
-from .tensor.tensor import tensor_from_array as from_numpy
 
 if TYPE_CHECKING:
     from .program.capture import capture

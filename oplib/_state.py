@@ -2,8 +2,9 @@
 
 Everything that holds "here and now" for operator calls lives in it and nowhere else: grad mode, the
 stack of interpreters, and a mapping of settings (autocast, saved-tensor hooks, preferred providers,
-the default device, the fake policy). Context managers restore by value, so an exception, a generator
-or an asyncio task can never leave a level raised. A new thread starts from the default State.
+the default device, the fake policy). Context managers restore by value, so an exception, a
+generator or an asyncio task can never leave a level raised. A new thread starts from the default
+State.
 
 Imports nothing of oplib. Read next: `dispatch/plan.py`, which reads ``include`` and ``mask`` on
 every call.

@@ -78,8 +78,8 @@ def function_site(function: Any) -> str:
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
     code = getattr(function, "__code__", None)
-    if code is None:
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+    if code is None:  # an instance whose class defines __call__
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004
     if code is None:
         return f"built-in {getattr(function, '__name__', type(function).__name__)}"
     return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"

@@ -52,10 +52,14 @@ def _flatten(tree: Any, found: list[Any]) -> TreeDef:
     if kind is dict:
         children = tuple(_flatten(value, found) for value in tree.values())
         return TreeDef(dict, tuple(tree), children)
-    if kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
+    if kind is list or kind is tuple or _is_named_tuple(tree):
         return TreeDef(kind, (), tuple(_flatten(value, found) for value in tree))
     found.append(tree)
     return LEAF
+
+
+def _is_named_tuple(tree: Any) -> bool:
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
 
 
 def unflatten(structure: TreeDef, leaves: Iterator[Any]) -> Any:
@@ -80,7 +84,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
         return tuple([tree_map(function, value) for value in tree])
     if kind is dict:
         return {key: tree_map(function, value) for key, value in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+    if _is_named_tuple(tree):
         return kind(*[tree_map(function, value) for value in tree])
     return function(tree)
 
@@ -90,7 +94,7 @@ def leaves(tree: Any) -> Iterator[Any]:
     kind = type(tree)
     if kind is dict:
         tree = tree.values()
-    elif not (kind is list or kind is tuple or (isinstance(tree, tuple) and hasattr(tree, "_fields"))):
+    elif kind is not list and kind is not tuple and not _is_named_tuple(tree):
         yield tree
         return
     for value in tree:

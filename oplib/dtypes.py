@@ -93,7 +93,8 @@ def as_dtype(value: Any) -> np.dtype[Any]:
     if isinstance(value, str):
         name = _FROM_SHORT.get(value, value)
         if name in _ML_DTYPES:
-            return np.dtype(getattr(_ml_dtypes(name), name))
+            extended: np.dtype[Any] = np.dtype(getattr(_ml_dtypes(name), name))
+            return extended
         if name in DTYPE_NAMES:
             return np.dtype(name)
         raise ArgumentError(f"{value!r} is not a dtype name{did_you_mean(value, DTYPE_NAMES)}")

@@ -63,8 +63,8 @@ FLOORS: Floors = (
     (
         package(
             "tensor",
-            "geometry strided view_rules addressing storage grad_meta meta_array tensor methods "
-            "protocols",
+            "geometry strided view_rules addressing storage grad_meta meta_array tensor writes "
+            "methods protocols",
         ),
     ),
     # 4: registration
@@ -83,7 +83,7 @@ FLOORS: Floors = (
             "guard modes wrapper gradients observe engine general_grad family hooks returned "
             "context general pylayer stage",
         ),
-        loose("meta"),
+        package("meta", "mode context placement results stage"),
         package(
             "functionalize",
             "access storage opaque memory outcome settle interpreter run",

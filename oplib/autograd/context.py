@@ -32,8 +32,8 @@ __all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext
 Saved: TypeAlias = tuple[Record | None, int | None, weakref.ref[Tensor] | None, bool]
 """One kept tensor: record, place, handle of an input, whether it is stated to be constant.
 
-The place says where its history is: the index of an input's edge, ``-1 - position`` of an output, or
-None for an intermediate value, whose history is unknown.
+The place says where its history is: the index of an input's edge, ``-1 - position`` of an output,
+or None for an intermediate value, whose history is unknown.
 """
 
 
@@ -81,12 +81,14 @@ class Context:
     __slots__ = (
         "__dict__",
         "__weakref__",
+        "_ctx_autocast",
         "_ctx_constants",
         "_ctx_dirty",
         "_ctx_dirty_when_saved",
         "_ctx_given",
         "_ctx_needs",
         "_ctx_node",
+        "_ctx_not_inplace",
         "_ctx_recording",
         "_ctx_records",
         "_ctx_title",
@@ -107,7 +109,8 @@ class Context:
         self._ctx_given: Sequence[Tensor | None] = ()
         none: tuple[Tensor, ...] = ()
         self._ctx_constants = self._ctx_undifferentiable = none
-        self._ctx_dirty = self._ctx_dirty_when_saved = none
+        self._ctx_dirty = self._ctx_dirty_when_saved = self._ctx_not_inplace = none
+        self._ctx_autocast: Any = None
 
     @property
     def needs_input_grad(self) -> tuple[Any, ...]:
@@ -222,7 +225,8 @@ class Context:
 
     def _ctx_forget_marks(self) -> None:
         """Let go of marked tensors, which refer to the node if they are outputs."""
-        self._ctx_dirty = self._ctx_dirty_when_saved = self._ctx_undifferentiable = ()
+        self._ctx_dirty = self._ctx_dirty_when_saved = self._ctx_not_inplace = ()
+        self._ctx_undifferentiable = ()
 
     def _ctx_stops(self, tensor: Tensor | None) -> bool:
         """Return whether an output is marked non-differentiable."""
@@ -267,12 +271,7 @@ class OperatorContext(Context):
 class PyLayerContext(Context):
     """The ctx of a `PyLayer`."""
 
-    __slots__ = ("_ctx_autocast", "_ctx_not_inplace")
-
-    def __init__(self, title: str, needs: tuple[Any, ...], recording: bool = True) -> None:
-        super().__init__(title, needs, recording)
-        self._ctx_not_inplace: tuple[Tensor, ...] = ()
-        self._ctx_autocast: Any = None
+    __slots__ = ()
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Declare inputs that forward writes; call it before writing.
@@ -290,10 +289,6 @@ class PyLayerContext(Context):
     def mark_not_inplace(self, *tensors: Tensor) -> None:
         """State that an input which is returned was not written: the output is an alias of it."""
         self._ctx_not_inplace += _only_tensors("mark_not_inplace", tensors)
-
-    def _ctx_forget_marks(self) -> None:
-        super()._ctx_forget_marks()
-        self._ctx_not_inplace = ()
 
 
 # ---------------------------------------------------------------------- recovering

@@ -2,7 +2,7 @@
 
 A run counts in-degrees breadth first, then executes nodes whose in-degree is zero. Accumulation
 nodes go to the front of the queue, so a leaf's gradient is complete as early as possible. Saved
-values and gradients are freed node by node. Everything is iterative and belongs to one `Run` object:
+values and gradients are freed node by node. Everything is iterative and belongs to one `Run`:
 nothing is global, runs nest, and threads do not meet except at a leaf.
 
 Imports floors 0 to 4, `gradients.py`, `observe.py`. Read next: `general_grad.py`.
@@ -65,7 +65,7 @@ class GradTensorHolder:
         present = buffer[position] if type(buffer) is list else buffer
         if present is None:
             total = gradient
-        elif present is self.own and add_into(present, gradient):
+        elif self.own is not None and present is self.own and add_into(self.own, gradient):
             return
         else:
             total = self.own = add_gradients(present, gradient)

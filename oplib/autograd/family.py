@@ -6,7 +6,7 @@ A view shares memory with its root, so a recorded write through one handle chang
 The family keeps the root's current gradient record, not the base handle, which may die. A write
 makes a new root record and bumps the epoch; a handle that has seen fewer epochs is stale, and the
 View stage derives it anew from the root, by addresses, before its key set is taken. Nothing is ever
-inverted: the gradient of a view is added at its addresses, the gradient of a write is split by them.
+inverted: the gradient of a view is added at its addresses, that of a write is split by them.
 
 Imports floors 0 to 4, `wrapper.py`, `engine.py`.
 """

@@ -1,8 +1,8 @@
 """Recording of every shape of schema: lists, optionals, containers, several outputs, ctx rules.
 
 `stage.py` generates code for the common shape; this path walks the call instead. It serves named
-and ctx rules, operators without a rule (whose node raises, or uses a rule registered meanwhile), and
-views without a rule.
+and ctx rules, operators without a rule (whose node raises, or uses a rule registered meanwhile),
+and views without a rule.
 
 Imports floors 0 to 4, `family.py`, `recorder.py`.
 """
@@ -135,7 +135,9 @@ def _attach(
     """Give every differentiable output its record, and rebase the families of written ones."""
     rewritten = {id(tensor) for tensor in written}
     for position, tensor in enumerate(outputs):
-        if tensor is None or position in stopped or not is_inexact(tensor.dtype):
+        if tensor is None or not is_inexact(tensor.dtype):
+            continue
+        if position in stopped and id(tensor) not in rewritten:
             continue
         meta = new_meta(node, position, tensor.shape, tensor.dtype if consistent else None)
         before = tensor.autograd_meta

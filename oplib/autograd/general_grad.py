@@ -235,8 +235,9 @@ def _seeded(
     for position, (root, seed) in enumerate(zip(roots, seeds, strict=True)):
         if not root.requires_grad or root.autograd_meta is None:
             raise AutogradError(
-                f"root {position} ({root.describe()}) does not require grad, so there is nothing to "
-                "differentiate; was it computed from a leaf with stop_gradient=False, outside no_grad?"
+                f"root {position} ({root.describe()}) does not require grad, so there is nothing "
+                "to differentiate\n"
+                "  was it computed outside no_grad, from a leaf with stop_gradient=False?"
             )
         seed = _seed(root, seed, f"{name}[{position}]", create_graph)
         pairs.append((root.autograd_meta, seed))
@@ -253,7 +254,7 @@ def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
             )
         if root._keys & ~(AUTOGRAD | VIEW) == CPU:
             return tensor_from_result(np.ones(root.shape, root.dtype))
-        return new_full(root.detach(), list(root.shape), 1)  # type: ignore[attr-defined,no-any-return]
+        return new_full(root.detach(), list(root.shape), 1)
     if not isinstance(seed, Tensor):
         raise ArgumentError(f"{name} must be a Tensor or None, got {type(seed).__name__}")
     if seed.shape != root.shape:
@@ -266,7 +267,7 @@ def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
         return owned_copy(seed)
     with _state.enter(_state.current() if create_graph else grad_off(_state.current())):
         if seed.dtype != root.dtype:
-            return cast(seed, root.dtype)  # type: ignore[no-any-return]
+            return cast(seed, root.dtype)
         return owned_copy(seed)
 
 

@@ -3,9 +3,10 @@
 Note [Who may see a gradient]
 ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 A gradient that a user can see is never changed later, and a later write by the user never changes
-another gradient. So sums are out of place; what ends in ``.grad`` or in a result of `oplib.grad` is
-a copy nobody else holds; and every gradient that waits at a node has version 0: one that was written
-to before is copied when it is delivered, one that is written to while it waits makes the run raise.
+another gradient. So sums are out of place, except into a sum nobody has seen; what ends in
+``.grad`` or in a result of `oplib.grad` is a copy nobody else holds; and every gradient that waits
+at a node has version 0: one that was written to before is copied when it is delivered, one that is
+written to while it waits makes the run raise.
 
 Arithmetic goes through `prims`, so gradients work on every backend and under every interpreter; raw
 NumPy is the short way for plain arrays.
@@ -21,7 +22,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from ..dispatch.keys import AUTOGRAD, BACKENDS, CPU, INTERPRETER, META, VIEW
-from ..dtypes import is_inexact
 from ..errors import AutogradError
 from ..prims import add, cast, clone, new_full, real, sum_to
 from ..shapes import broadcast_shapes
@@ -58,7 +58,7 @@ def add_gradients(a: Tensor, b: Tensor) -> Tensor:
     if a._keys == CPU == b._keys:
         array = a.array + b.array
         return tensor_from_result(array if type(array) is _ndarray else np.asarray(array))
-    return add(a, b)  # type: ignore[no-any-return]
+    return add(a, b)
 
 
 def add_into(total: Tensor, gradient: Tensor) -> bool:
@@ -74,7 +74,7 @@ def owned_copy(gradient: Tensor) -> Tensor:
     """Return a writable, dense copy that nobody else holds; with history if that is recorded."""
     if gradient._keys == CPU:
         return tensor_from_result(gradient.array.copy())
-    return clone(gradient)  # type: ignore[no-any-return]
+    return clone(gradient)
 
 
 def zeros_for(node: GradNode, position: int, like: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def zeros_for(node: GradNode, position: int, like: Tensor) -> Tensor:
     shape, dtype = node.output_spec(position)
     if like._keys & ~(AUTOGRAD | VIEW) == CPU:
         return tensor_from_result(np.broadcast_to(np.zeros((), dtype), shape))
-    return new_full(like, list(shape), 0, dtype=dtype)  # type: ignore[no-any-return]
+    return new_full(like, list(shape), 0, dtype=dtype)
 
 
 def check_device(gradient: Tensor, node: AccumulationNode) -> None:
@@ -98,8 +98,8 @@ def check_device(gradient: Tensor, node: AccumulationNode) -> None:
             "pass that tensor to the run as an argument"
         )
     raise AutogradError(
-        f"the gradient of a leaf {list(node.shapes)} lives on {gradient.device}, the leaf elsewhere\n"
-        "  return a gradient on the device of the argument"
+        f"the gradient of a leaf of shape {list(node.shapes)} lives on another device than the "
+        f"leaf: {gradient.describe()}\n  return a gradient on the device of the argument"
     )
 
 
@@ -127,17 +127,14 @@ def fit(gradient: Any, expected: Any, node: Node, where: str) -> Tensor:
         If it cannot be made fit.
     """
     shape, dtype = expected.shape, expected.dtype
-    if type(gradient) is not Tensor:
-        gradient = _from_number(gradient, shape, node, where)
-    if gradient.array.shape != shape:
-        gradient = _summed(gradient, shape, node, where)
-    if dtype is None or gradient.array.dtype == dtype:
-        return gradient  # type: ignore[no-any-return]
-    if not is_inexact(gradient.dtype) and gradient.dtype.kind not in "iub":
-        raise AutogradError(f"{node.name()}: the gradient of {where} has dtype {gradient.dtype}")
-    if gradient.dtype.kind == "c" and dtype.kind != "c":
-        gradient = real(gradient)
-    return gradient if gradient.dtype == dtype else cast(gradient, dtype)  # type: ignore[no-any-return]
+    fitted = gradient if type(gradient) is Tensor else _from_number(gradient, shape, node, where)
+    if fitted.shape != shape:
+        fitted = _summed(fitted, shape, node, where)
+    if dtype is None or fitted.dtype == dtype:
+        return fitted
+    if fitted.dtype.kind == "c" and dtype.kind != "c":
+        fitted = real(fitted)
+    return fitted if fitted.dtype == dtype else cast(fitted, dtype)
 
 
 def _from_number(gradient: Any, shape: tuple[int, ...], node: Node, where: str) -> Tensor:
@@ -160,7 +157,7 @@ def _summed(gradient: Tensor, shape: tuple[int, ...], node: Node, where: str) ->
             f"  expected  {list(shape)}\n  got       {list(gradient.shape)}\n"
             "  (a shape that the expected one broadcasts to would be summed)"
         )
-    return sum_to(gradient, shape)  # type: ignore[no-any-return]
+    return sum_to(gradient, shape)
 
 
 def edge_name(node: GradNode, saved: tuple[Any, ...], index: int) -> str:

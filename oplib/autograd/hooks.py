@@ -121,7 +121,7 @@ def set_grad(tensor: Tensor, value: Any) -> None:
     if value is not None:
         if not isinstance(value, Tensor):
             raise ArgumentError(f".grad is a Tensor or None, got {type(value).__name__}")
-        if value.shape != tensor.shape or value.dtype != tensor.dtype:
+        if (value.shape, value.dtype, value.device) != (tensor.shape, tensor.dtype, tensor.device):
             raise AutogradError(
                 f".grad of a tensor {tensor.describe()} must be like it, got {value.describe()}"
             )

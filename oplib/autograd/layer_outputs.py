@@ -267,12 +267,13 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
         if changed:
             check_write(call.facts.title, "an input", tensor)
         returned = any(tensor is other for other in outputs)
-        denied = any(tensor is other for other in ctx._ctx_not_inplace)
+        unmarked = (*ctx._ctx_not_inplace, *ctx._ctx_undifferentiable)
+        denied = any(tensor is other for other in unmarked)
         if edge is not None and (denied or not returned):
-            why = "was given to mark_not_inplace" if denied else "was not returned"
+            why = "it was marked otherwise" if denied else "it was not returned"
             raise AutogradError(
-                f"{call.facts.title}: forward wrote to an input that requires grad and {why}, so "
-                "its gradient would be wrong\n"
+                f"{call.facts.title}: forward wrote to an input that requires grad, but {why}, "
+                "so its gradient would be wrong\n"
                 "  return the written tensor, or work on a copy: x.clone()"
             )
         if returned and not denied:

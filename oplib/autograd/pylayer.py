@@ -256,4 +256,7 @@ def once_differentiable(function: F) -> F:
     return backward  # type: ignore[return-value]
 
 
-_NO_SECOND: Final = "its results have no derivative\n  write it with differentiable operators and drop the decorator"
+_NO_SECOND: Final = (
+    "its results have no derivative\n"
+    "  write it with differentiable operators and drop the decorator"
+)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import _state
 from .._tree import tree_map
@@ -30,7 +30,7 @@ from .modes import grad_off
 from .returned import Argument, count_of, needs_of, spread
 from .wrapper import PackedTensor, Record, TensorWrapper, recover, recover_output, save, save_copy
 
-__all__ = ["Call", "Recorder", "missing_rule_message"]
+__all__ = ["Call", "Recorder", "missing_rule_message", "refuse_missing"]
 
 
 def missing_rule_message(op: Operator[..., Any]) -> str:
@@ -39,6 +39,15 @@ def missing_rule_message(op: Operator[..., Any]) -> str:
     return (
         f'register one: oplib.register_vjp("{op.qualname}", {argument}=lambda grad, ...: ...)  '
         f"(defined {op.definition_source})"
+    )
+
+
+def refuse_missing(op: Operator[..., Any], argument: str) -> NoReturn:
+    """Raise for an argument that needs a gradient and has no rule."""
+    raise AutogradError(
+        f"{op.qualname} has no gradient rule for argument `{argument}`\n"
+        f"  register one: {op.name}.register_vjp({argument}=lambda grad, ...: ...), "
+        f"or {argument}=None if it is not differentiable"
     )
 
 
@@ -104,15 +113,16 @@ class Recorder:
     # ------------------------------------------------------------------ forward
 
     def undifferentiable(self) -> frozenset[int]:
-        """Return the slots whose gradient no named rule asks for: they have none."""
+        """Return the fresh returns whose gradient no named rule asks for: they have none."""
         if self.rule is None or self.rule.style == "ctx":
             return frozenset()
         words = {word for needs in self.rule.needs.values() for word in needs}
         asked = [self.meanings[word] for word in words]
         if any(kind == "grads" for kind, _ in asked):
             return frozenset()
-        slots = range(len(self.op.schema.returns) + len(written_unreturned(self.op.schema)))
-        return frozenset(slots) - {target for kind, target in asked if kind == "grad"}
+        schema = self.op.schema
+        fresh = [i for i in range(len(schema.returns)) if schema.returned_argument(i) is None]
+        return frozenset(fresh) - {target for kind, target in asked if kind == "grad"}
 
     def save_before(self, call: Call) -> dict[str, Any]:
         """Return the records of what the rules that will run name of the arguments.
@@ -216,11 +226,7 @@ class Recorder:
                 result[name] = None
                 continue
             if name not in rule.functions:
-                raise AutogradError(
-                    f"{self.op.qualname} has no gradient rule for argument `{name}`\n"
-                    f"  register one: {self.op.name}.register_vjp({name}=lambda grad, ...: ...), "
-                    f"or {name}=None if it is not differentiable"
-                )
+                refuse_missing(self.op, name)
             result[name] = None if rule.functions[name] is None else values.run(rule, name, True)
         return result
 

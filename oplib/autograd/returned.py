@@ -135,8 +135,9 @@ def _count_message(node: str, count: int, arguments: Sequence[Argument]) -> str:
     every = [argument.name for argument in arguments]
     plural = "" if count == 1 else "s"
     return (
-        f"{node}: {count} gradient{plural} returned; the tensor arguments are "
-        f"{', '.join(tensors)} ({len(tensors)}); all arguments are {', '.join(every)} ({len(every)})"
+        f"{node}: {count} gradient{plural} returned; "
+        f"the tensor arguments are {', '.join(tensors)} ({len(tensors)}); "
+        f"all arguments are {', '.join(every)} ({len(every)})"
     )
 
 

@@ -25,7 +25,7 @@ from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, move_retained
 from ..tensor.tensor import Tensor
 from .family import check_write, rebase
 from .general import general_plan, record_view
-from .recorder import missing_rule_message
+from .recorder import missing_rule_message, refuse_missing
 from .returned import Argument, spread
 from .wrapper import overwritten, recover, recover_output, save, save_copy
 
@@ -49,7 +49,7 @@ class AutogradStage:
         rule = op.gradient_rule
         if rule is None:
             return _without_rule(op, below)
-        if rule.style == "per_argument" and not any(rule.functions.values()):
+        if not (op.schema.is_mutable or any(rule.functions.values())):
             return below
         if _is_plain(op) and rule.style != "ctx":
             return _PlainPlan(op, rule, keys, below).build()
@@ -293,7 +293,7 @@ class _PlainPlan:
     def _gradient(self, name: str) -> str:
         """Return the expression for the gradient of one argument."""
         if name not in self.rule.functions:
-            self.names["_op_missing"] = lambda argument: _missing(self.op, argument)
+            self.names["_op_missing"] = lambda argument: refuse_missing(self.op, argument)
             return f"_op_missing({name!r}) if _op_m_{name} is not None else None"
         function = self.rule.functions[name]
         if function is None:
@@ -346,11 +346,3 @@ def _spread_plain(op: Operator[..., Any], result: Any, edges: tuple[Any, ...]) -
     ]
     needed = [edge is not None for edge in edges]
     return spread(result, arguments, needed, f"GradNode_{op.qualname}")
-
-
-def _missing(op: Operator[..., Any], argument: str) -> Any:
-    raise AutogradError(
-        f"{op.qualname} has no gradient rule for argument `{argument}`\n"
-        f"  register one: {op.name}.register_vjp({argument}=lambda grad, ...: ...), "
-        f"or {argument}=None if it is not differentiable"
-    )

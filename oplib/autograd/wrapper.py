@@ -5,8 +5,8 @@ Note [Saved tensors and versions]
 A node saves arrays, never Tensor handles: handles are rebound by in-place steps, and would close
 cycles. With the array go its Storage and the version at the time of saving; recovering checks that
 nobody wrote in between. The history of a saved *input* is the node's own edge; that of a saved
-*output* is (node, position). Neither is stored. A recovered input has its history also where nothing
-is recorded; the mask of the State keeps it out of every plan there.
+*output* is (node, position). Neither is stored. A recovered input has its history also where
+nothing is recorded; the mask of the State keeps it out of every plan there.
 
 Imports floors 0 to 4.
 """

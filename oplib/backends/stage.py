@@ -24,16 +24,16 @@ from ..dispatch.keys import AUTOGRAD, BACKENDS, CPU, VIEW, WEAK, key_set_names
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import backend_of, python_call, resolve
 from ..dispatch.source import generate, local_name
-from ..errors import AliasError, DispatchError
+from ..errors import DispatchError
 from ..schema import Argument, ListType, OptionalType, TensorType
-from ..tensor.geometry import Geometry, self_overlap
 from ..tensor.grad_meta import ViewRecord
 from ..tensor.storage import Storage, new_storage
 from ..tensor.tensor import Tensor, join_family
+from ..tensor.writes import check_destination
 from .entries import kernel_function
 from .results import ResultFinisher
 
-__all__ = ["ARRAY_CLASSES", "BackendStage", "check_destination"]
+__all__ = ["ARRAY_CLASSES", "BackendStage"]
 
 ARRAY_CLASSES: Final[dict[int, type]] = {}
 """Backend bit -> the backend's array class."""
@@ -99,7 +99,7 @@ def _array_plan(
         "_op_Tensor": Tensor,
         "_op_Storage": Storage,
         "_op_storage": new_storage,
-        "_op_check": lambda name, value: check_destination(op, name, value),
+        "_op_check": lambda name, value: _check_destination(op, name, value),
         "_op_storages": _written_storages,
         "_op_current": _state.current,
         "_op_join": join_family,
@@ -282,28 +282,10 @@ def _written_storages(values: list[Any]) -> list[Storage]:
     return list({id(t._storage): t._storage for t in tensor_leaves(values)}.values())
 
 
-def check_destination(op: Operator[..., Any], name: str, value: Any) -> None:
-    """Raise `AliasError` if a written argument is read-only or overlaps itself."""
+def _check_destination(op: Operator[..., Any], name: str, value: Any) -> None:
+    """Check every tensor of a written argument."""
     for tensor in tensor_leaves([value]):
-        array = tensor.array
-        if type(array) is not np.ndarray:
-            continue
-        if not array.flags.writeable:
-            raise AliasError(
-                f"{op.qualname}: argument `{name}` is written, but its array is read-only\n"
-                "  pass a writable copy: x.clone()"
-            )
-        if self_overlap(Geometry(array.dtype, array.shape, array.strides, 0)) and not _stores_uniform(op):
-            raise AliasError(
-                f"{op.qualname}: argument `{name}` overlaps itself "
-                f"(shape {array.shape}, strides {array.strides}), so the result would depend on "
-                "the order of the writes\n  pass a copy: x.clone()"
-            )
-
-
-def _stores_uniform(op: Operator[..., Any]) -> bool:
-    """Return whether an operator decides about self-overlapping destinations itself."""
-    return "std:own_overlap_check" in op.tags
+        check_destination(op, name, tensor)
 
 
 def _joins_family(op: Operator[..., Any]) -> bool:
@@ -331,7 +313,7 @@ def _tensor_plan(op: Operator[..., Any], entry: KernelEntry, backend: int) -> Pl
 
     def plan(*args: Any) -> Any:
         for i in written:
-            check_destination(op, op.schema.arguments[i].name, args[i])
+            _check_destination(op, op.schema.arguments[i].name, args[i])
         state = _state.current()
         try:
             with _state.enter(state.replace(handled=state.handled | BELOW_AUTOGRAD)):

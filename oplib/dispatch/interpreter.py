@@ -68,6 +68,10 @@ class Interpreter:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define call")
 
+    def take_in(self, tensor: Any) -> Any:
+        """Return what a tensor that was just made from an array of the user's is on this level."""
+        return tensor
+
     def requires_grad_changed(self, tensor: Any, value: bool) -> None:
         """Take note that ``requires_grad`` of a tensor with this interpreter's array was set."""
 

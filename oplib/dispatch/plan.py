@@ -10,13 +10,13 @@ then the stages themselves, in `backends/stage.py`, `meta.py` and `autograd/stag
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from .. import _state
-from ..errors import ArgumentError, DispatchError, FakeTensorError
-from .bind import describe_call, tensor_leaves
+from ..errors import ArgumentError, DispatchError
+from .bind import tensor_leaves
 from .facets import FAKE, KERNEL, Registration
 from .keys import (
     AUTOGRAD,
@@ -34,7 +34,16 @@ from .keys import (
 )
 from .operator import Operator, Plan, hooks
 
-__all__ = ["Resolution", "Stage", "backend_of", "install_stage", "python_call", "resolve", "stage_of"]
+__all__ = [
+    "Resolution",
+    "Stage",
+    "backend_of",
+    "device_error",
+    "install_stage",
+    "python_call",
+    "resolve",
+    "stage_of",
+]
 
 AnyOperator: TypeAlias = Operator[..., Any]
 
@@ -78,7 +87,7 @@ def stage_of(keys: int) -> tuple[int, Stage]:
 def build_plan(op: AnyOperator, keys: int) -> Plan:
     """Build the plan of `op` for a key set."""
     if _several_backends(keys):
-        return _mixed_devices(op, keys)
+        return _several_devices(op)
     if not (keys & AUTOGRAD and op.top(KERNEL, AUTOGRAD_KEY)):
         found = resolve(op, backend_of(keys))
         if found.kind == "implicit" and found.registration is not None:
@@ -95,30 +104,30 @@ def backend_of(keys: int) -> int:
 
 
 def _several_backends(keys: int) -> bool:
-    """Return whether tensors of a call live in several places; interpreters decide for themselves."""
-    bits = keys & (BACKENDS | META)
-    return bool(bits & (bits - 1)) and not keys & INTERPRETER
+    """Return whether tensors of a call live on several backends; Meta and interpreters decide."""
+    bits = keys & BACKENDS
+    return bool(bits & (bits - 1)) and not keys & (META | INTERPRETER)
 
 
-def _mixed_devices(op: AnyOperator, keys: int) -> Plan:
-    def mixed(*args: Any) -> Any:
-        lines = []
-        if keys & META:
-            raise FakeTensorError(
-                f"{op.qualname}: a real tensor beside tensors without data in one call\n"
-                f"  called as  {describe_call(op, list(args))}\n"
-                "  convert real tensors with FakeTensorMode.from_tensor, or make the mode with "
-                "allow_real=True"
-            )
-        for argument, value in zip(op.schema.arguments, args, strict=True):
-            lines += [f"  {argument.name}: {t.device}" for t in tensor_leaves([value])]
-        raise ArgumentError(
-            f"{op.qualname}: tensors of one call must live on one device\n"
-            + "\n".join(lines)
-            + "\n  move them first, or make the constant inside the call"
-        )
+def _several_devices(op: AnyOperator) -> Plan:
+    def refuse(*args: Any) -> Any:
+        raise device_error(op, args)
 
-    return mixed
+    return refuse
+
+
+def device_error(op: AnyOperator, args: Sequence[Any]) -> ArgumentError:
+    """Return the error for tensors of one call that live on several devices."""
+    lines = [
+        f"  {argument.name}: {tensor.device}"
+        for argument, value in zip(op.schema.arguments, args, strict=True)
+        for tensor in tensor_leaves([value])
+    ]
+    return ArgumentError(
+        f"{op.qualname}: tensors of one call must live on one device\n"
+        + "\n".join(lines)
+        + "\n  move them first, or make the constant inside the call"
+    )
 
 
 # ---------------------------------------------------------------------- which implementation

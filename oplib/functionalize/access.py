@@ -86,7 +86,7 @@ class Access:
         self.part = part
         self.stride = list(address.stride)
         self.short = [
-            min(n, 1) if step == 0 else n
+            1 if step == 0 and n and 0 not in part.shape else n
             for n, step in zip(address.size, address.stride, strict=True)
         ]
 

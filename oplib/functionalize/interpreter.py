@@ -39,13 +39,15 @@ from ..tensor.grad_meta import GradNode, NodeKind, new_meta
 from ..tensor.meta_array import MetaArray
 from ..tensor.storage import new_storage
 from ..tensor.tensor import Tensor, alias_of, engine, tensor_from_result, view_of
-from .access import recorded
+from .access import laid_out, recorded
 from .opaque import At, fresh_returns, functionalized, rebased, records
 from .storage import FunctionalArray, Region, form_of
 
 __all__ = ["Functionalize"]
 
 AnyOperator: TypeAlias = Operator[..., Any]
+
+_ABSOLUTE: Final = "std:absolute_addresses"
 
 
 class _Facts:
@@ -78,10 +80,16 @@ class Functionalize(Interpreter):
         How many of them are arguments.
     adopt : callable
         ``adopt(tensor)``: the handle of a tensor of the enclosing scope.
+    adopt_beyond : callable
+        ``adopt_beyond(index, base, geometry)``: a handle on memory around an input.
     after_write : callable
         ``after_write(old, new)``: a region's value was replaced.
     after_flag : callable
         ``after_flag(handle, value)``: ``requires_grad`` of a handle was set.
+    handles : list of Tensor
+        The handles of the inputs.
+    addressed : set of int
+        The inputs of which the program sees where they lie in their storage.
     """
 
     wraps = True
@@ -92,6 +100,9 @@ class Functionalize(Interpreter):
         self.argument_count = len(inputs)
         self.adopt = adopt
         self.after_write: Callable[[Tensor, Tensor], None] = lambda old, new: None
+        self.adopt_beyond: Callable[[int, Geometry, Geometry], Tensor]
+        self.handles: list[Tensor] = []
+        self.addressed: set[int] = set()
         self.after_flag: Callable[[Tensor, bool], None] = lambda handle, value: None
 
     # ------------------------------------------------------------------ tensors
@@ -178,21 +189,23 @@ class Functionalize(Interpreter):
     def _view_handle(self, op: AnyOperator, base: Tensor, geometry: Geometry) -> Tensor:
         joins = records(op)
         array: FunctionalArray = base.array
-        if not _lies_in(geometry, array.region.form):
-            self._reach_beyond(array, geometry)
-        view = array.view(geometry, detached=not joins)
+        if array.origin is not None and _ABSOLUTE in op.tags:
+            self.addressed.add(array.origin)
+        if _lies_in(geometry, array.region.form):
+            view = array.view(geometry, detached=not joins)
+        else:
+            view = self._beyond(array, geometry)
         return view_of(base, view) if joins else alias_of(base, view)
 
-    def _reach_beyond(self, array: FunctionalArray, geometry: Geometry) -> None:
-        """Make room for a view that leaves the memory of its handle, if other inputs have it."""
-        before_write = array.region.before_write
-        if before_write is not None:
-            before_write()
-        if not _lies_in(geometry, array.region.form):
+    def _beyond(self, array: FunctionalArray, geometry: Geometry) -> FunctionalArray:
+        """Return a view that leaves the memory of its handle: other memory of the same owner."""
+        if array.origin is None:
             raise AliasError(
-                f"a view {geometry} reaches beyond the memory it is taken of ({array.region.form})\n"
-                "  pass the tensor that owns this memory as an argument too"
+                f"a view {geometry} reaches beyond the memory it is taken of ({array.region.form})"
             )
+        base = self.handles[array.origin].array.geometry
+        handle = self.adopt_beyond(array.origin, base, geometry)
+        return handle.array  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ writes
 
@@ -327,8 +340,12 @@ class Functionalize(Interpreter):
             array = self._own(tensor).array
             if id(array.region) in regions:
                 array.region.access_to(array.geometry)
-        bases = [array.region.current(array.history) for array in first]
         forms = [array.region.form for array in first]
+        with recorded():
+            bases = [
+                laid_out(array.region.current(array.history), form, True)
+                for array, form in zip(first, forms, strict=True)
+            ]
         position = {id(array.region): i for i, array in enumerate(first)}
 
         def rebuilt(leaf: Any) -> Any:
@@ -346,12 +363,13 @@ class Functionalize(Interpreter):
         arguments = tuple([tree_map(rebuilt, value) for value in args])
         places = tuple([rebased(form, form) for form in forms])
         fresh, new = functionalized.call_positional([op.qualname, arguments, bases, places])
-        for base, array, value in zip(bases, first, new, strict=True):
+        for array, value in zip(first, new, strict=True):
+            before = array.region.value
             for other in arrays:
                 if other.region is array.region and other is not array:
                     self._note(other, is_recorded)
             self._commit(array, value, is_recorded)
-            self.after_write(base, array.region.value)
+            self.after_write(before, array.region.value)
         return tuple([tree_map(self.wrap, part) for part in fresh])
 
     def _note(self, array: FunctionalArray, is_recorded: bool) -> None:

@@ -15,12 +15,13 @@ import numpy as np
 
 from ..errors import AliasError
 from ..prims import detach, strided_view
-from ..tensor.geometry import Geometry, covers, extent, overlap, self_overlap
+from ..tensor.geometry import Geometry, check_inside, covers, extent, overlap, self_overlap
 from ..tensor.storage import owner_of
 from ..tensor.tensor import Tensor, tensor_from_array
 from .storage import FunctionalArray, form_of
 
 __all__ = [
+    "check_inside_owner",
     "covers_all",
     "geometries_in_group",
     "groups_of",
@@ -110,6 +111,15 @@ def memory_groups(tensors: Sequence[Tensor], written: Iterable[int]) -> tuple[An
             shown = [str(_moved(g, low)) for g in geometries]
             found.append(tuple(zip(group, shown, strict=True)))
     return tuple(found)
+
+
+def check_inside_owner(tensor: Tensor, base: Geometry, geometry: Geometry) -> None:
+    """Raise unless a geometry, relative to a tensor with geometry `base`, lies in its storage."""
+    array = tensor.array
+    if isinstance(array, np.ndarray):
+        owner = owner_of(array)
+        size = owner.nbytes if isinstance(owner, np.ndarray) else array.nbytes
+        check_inside(_moved(geometry, base.offset - own_geometry(tensor).offset), size)
 
 
 # ---------------------------------------------------------------------- all memory of a group

@@ -16,6 +16,7 @@ from .._tree import TreeDef
 from ..tensor.geometry import Geometry
 
 __all__ = [
+    "Derived",
     "Gradient",
     "InputResult",
     "InputView",
@@ -118,10 +119,21 @@ class Gradient:
     """The gradient of an input after the run; value None clears it.
 
     That of a leaf replaces what it had; that of any other tensor goes on into the graph outside.
+    With `of_root` it is the gradient of the tensor that the input is a view of.
     """
 
     index: int
     value: int | None
+    of_root: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """An input that is memory around another input, relative to that one's own geometry."""
+
+    index: int
+    base: Geometry
+    geometry: Geometry
 
 
 @dataclass(slots=True)

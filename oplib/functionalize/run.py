@@ -1,8 +1,5 @@
 """One functional run: inputs become handles, the function runs, handles become an outcome.
 
-Inputs that share memory form a group. Each keeps its own region while nobody writes; the first write
-to a member joins them into one region: that of the member that covers all, or one over their span.
-
 Imports floors 0 to 4 and the files above.
 """
 
@@ -16,25 +13,34 @@ import numpy as np
 
 from .. import _state
 from .._tree import flatten, unflatten
-from ..dispatch.interpreter import pop, push
-from ..dispatch.keys import AUTOGRAD, BACKENDS, INTERPRETER, META
+from ..dispatch.interpreter import Frame, pop, push
+from ..dispatch.keys import AUTOGRAD, BACKENDS, INTERPRETER, META, VIEW
 from ..errors import AliasError
 from ..prims import clone, detach, graft
 from ..tensor.geometry import Geometry, extent, self_overlap
-from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, NodeKind, new_meta
-from ..tensor.storage import Storage, new_storage
-from ..tensor.tensor import ARRAY_TYPES, ArrayType, Tensor, tensor_from_result
-from .access import access, recorded
-from .interpreter import Functionalize
-from .memory import (
-    covers_all,
-    geometries_in_group,
-    groups_of,
-    own_geometry,
-    share_memory,
-    span_of,
+from ..tensor.grad_meta import (
+    AccumulationNode,
+    Family,
+    GradNode,
+    NodeKind,
+    ViewRecord,
+    new_meta,
 )
+from ..tensor.storage import Storage, new_storage
+from ..tensor.tensor import (
+    ARRAY_TYPES,
+    ArrayType,
+    Tensor,
+    alias_of,
+    leaf_meta_of,
+    tensor_from_result,
+)
+from .access import laid_out, recorded, view_at
+from .groups import InputMemory
+from .interpreter import Functionalize
+from .memory import check_inside_owner, own_geometry, span_of
 from .outcome import (
+    Derived,
     Gradient,
     InputResult,
     InputView,
@@ -50,7 +56,7 @@ from .outcome import (
 from .settle import settle
 from .storage import FunctionalArray, Region
 
-__all__ = ["FunctionalRun", "functionalize", "install"]
+__all__ = ["FunctionalRun", "functionalize", "install", "memory_around"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,6 +101,8 @@ class FunctionalRun:
         ``adopt_inner(tensor)``: what stands for a tensor of the enclosing scope.
     span_inner : callable, optional
         ``span_inner(tensor, members)``: what stands for the memory several inputs lie in.
+    outside : Frame, optional
+        The frame that was entered where the inputs come from, if that is not this run's.
 
     Attributes
     ----------
@@ -102,8 +110,8 @@ class FunctionalRun:
         Each input once, tensors of the enclosing scope last; what stands for them below.
     handles : list of Tensor
         What stands for them inside the run.
-    differentiates : bool
-        Whether the level below records.
+    derived : dict
+        Input -> how it lies around another one, for memory that only ``as_strided`` reached.
     has_inner_leaves : bool
         Whether ``requires_grad`` was switched on inside.
     """
@@ -114,23 +122,27 @@ class FunctionalRun:
         inner: Sequence[Tensor] | None = None,
         adopt_inner: Callable[[Tensor], Tensor] = lambda tensor: tensor,
         span_inner: Callable[[Tensor, tuple[int, ...]], Tensor] = lambda tensor, members: tensor,
+        outside: Frame | None = None,
     ) -> None:
         given = {id(t): (t, i) for t, i in zip(tensors, inner or tensors, strict=True)}
         self.inputs: list[Tensor] = [tensor for tensor, _ in given.values()]
         self.inner: list[Tensor] = [below for _, below in given.values()]
-        self.handles: list[Tensor] = []
         self.interpreter = Functionalize(self.inputs, self._adopt)
+        self.handles = self.interpreter.handles
+        self.interpreter.adopt_beyond = self._adopt_beyond
         self.interpreter.after_flag = self._flag_changed
         self._adopt_inner = adopt_inner
         self._span_inner = span_inner
+        self._outside = outside
         self._index: dict[int, int] = {}
-        self._groups: list[_Group] = []
+        self.memory = InputMemory(self.inputs, self._span)
         self._storages: dict[int, Storage] = {}
         self._first_versions: dict[int, int] = {}
         self._leaves: dict[int, tuple[AccumulationNode, Any]] = {}
+        self._roots: list[tuple[int, AccumulationNode]] = []
         self._flags: dict[int, bool] = {}
         self._undo: list[tuple[Tensor, bool]] = []
-        self.differentiates = False
+        self.derived: dict[int, Derived] = {}
         self.has_inner_leaves = False
 
     # ------------------------------------------------------------------ running
@@ -159,30 +171,25 @@ class FunctionalRun:
         finally:
             pop(frame)
 
+    def outside(self) -> _state.enter:
+        """Return a context for calls on the inputs as the caller has them."""
+        frame = self._outside or self.interpreter.frame
+        return _state.enter(frame.outer_state())
+
     # ------------------------------------------------------------------ inputs
 
     def _enter_inputs(self) -> None:
-        geometries: dict[int, Geometry] = {}
-        group_of: dict[int, _Group] = {}
-        for members in groups_of(self.inputs):
-            group = _Group(self)
-            placed = geometries_in_group([self.inputs[index] for index in members])
-            if len(members) == 1:
-                placed = [own_geometry(self.inputs[members[0]])]
-            for index, geometry in zip(members, placed, strict=True):
-                geometries[index], group_of[index] = geometry, group
-        for index in range(len(self.inputs)):
-            self._enter(index, geometries[index], group_of[index])
+        storages = [self._storage_like(tensor._storage) for tensor in self.inputs]
+        for index, region in enumerate(self.memory.place_all(self.inner, storages)):
+            self._enter(index, region)
+        self._join_families()
+        for index in list(self._leaves):
+            self._adopt_gradient(index)
 
-    def _enter(self, index: int, geometry: Geometry, group: _Group) -> Tensor:
-        """Make the handle of an input, in a region of its own."""
+    def _enter(self, index: int, region: Region) -> Tensor:
+        """Make the handle of an input."""
         tensor = self.inputs[index]
-        storage = self._storage_like(tensor._storage)
-        region = Region(self.inner[index], geometry, storage)
-        region.before_write = group.before_write
-        region.span = functools.partial(group.span, (index,), region)
-        group.members.append((index, region))
-        array = FunctionalArray(self.interpreter.frame, region, geometry, index)
+        array = FunctionalArray(self.interpreter.frame, region, region.form, index)
         array.remember(region.value)
         handle = tensor_from_result(array)
         self._index[id(tensor)] = index
@@ -203,21 +210,62 @@ class FunctionalRun:
     def _make_differentiable(self, index: int, handle: Tensor) -> None:
         """Make a handle a leaf of this level, or a tensor whose gradient goes on outside."""
         tensor = self.inputs[index]
-        self.differentiates |= bool(self.inner[index]._keys & AUTOGRAD)
-        handle.requires_grad = True
-        meta = handle.autograd_meta
-        assert meta is not None
-        node = meta.grad_node
-        assert isinstance(node, AccumulationNode)
+        self.memory.differentiates |= bool(self.inner[index]._keys & AUTOGRAD)
+        node = _make_leaf(handle)
         if tensor.is_leaf:
             outside = tensor.autograd_meta.grad_node  # type: ignore[union-attr]
             assert isinstance(outside, AccumulationNode)
             node.hooks, node.post_hooks = outside.hooks, outside.post_hooks
-            if self.inner[index] is tensor and outside.grad is not None:
-                node.grad = self._adopt(outside.grad)
         else:
-            handle.autograd_meta = _passing_on(meta)
-        self._leaves[index] = node, node.grad
+            _pass_on_from(handle)
+        self._leaves[index] = node, None
+
+    def _adopt_gradient(self, index: int) -> None:
+        """Let a leaf have the gradient it has outside (a graph starts without one)."""
+        tensor = self.inputs[index]
+        if tensor.grad is not None and self.inner[index] is tensor:
+            node, _ = self._leaves[index]
+            node.grad = self._adopt(tensor.grad)
+            self._leaves[index] = node, node.grad
+
+    def _join_families(self) -> None:
+        """Let inputs that are views of one tensor outside be so inside: a write to one is seen by all.
+
+        See Note [Families].
+        """
+        members: dict[int, list[int]] = {}
+        for index, tensor in enumerate(self.inputs):
+            if tensor._view is not None:
+                members.setdefault(id(tensor._view.family), []).append(index)
+        for indices in members.values():
+            if len(indices) > 1:
+                self._join_family(indices)
+
+    def _join_family(self, indices: list[int]) -> None:
+        records = {index: self.inputs[index]._view for index in indices}
+        outside = records[indices[0]].family  # type: ignore[union-attr]
+        first = self.inputs[indices[0]]
+        is_root = [i for i in indices if self.inputs[i].array is outside.root_array]
+        if is_root:
+            root = self.handles[is_root[0]]
+        else:
+            region = self.handles[indices[0]].array._region
+            geometry = own_geometry(alias_of(first, outside.root_array))
+            array = FunctionalArray(self.interpreter.frame, region, geometry)
+            root = tensor_from_result(array)
+            if outside.root is not None:
+                self._roots.append((indices[0], _make_leaf(root)))
+                if type(outside.root.grad_node) is not AccumulationNode:
+                    _pass_on_from(root)
+        family = Family(root.autograd_meta, root.array, root._keys & ~(AUTOGRAD | VIEW))
+        for index, record in records.items():
+            assert record is not None
+            handle = self.handles[index]
+            handle._view = ViewRecord(family, record.no_grad, record.opaque)
+            handle._keys |= VIEW
+            if handle is not root and not record.opaque and index in self._leaves:
+                handle._view.epoch = -1  # its record is derived from the root when it is needed
+                del self._leaves[index]
 
     # ------------------------------------------------------------------ the enclosing scope
 
@@ -227,21 +275,24 @@ class FunctionalRun:
         if found is not None:
             return self.handles[found]
         index = len(self.inputs)
-        shared = [i for i, other in enumerate(self.inputs) if share_memory(other, tensor)]
         self.inputs.append(tensor)
         self.inner.append(self._adopt_inner(tensor))
-        if not shared:
-            return self._enter(index, own_geometry(tensor), _Group(self))
-        groups = {id(g): g for i in shared for g in self._groups if i in g.indices}
-        if len(groups) != 1:
-            raise _reaches_further()
-        (group,) = groups.values()
-        first = group.members[0][0]
-        geometry = geometries_in_group([self.inputs[first], tensor])[1]
-        handle = self._enter(index, geometry, group)
-        if group.joined is not None:
-            group.take_in(index, handle.array._region)
-        return handle
+        storage = self._storage_like(tensor._storage)
+        return self._enter(index, self.memory.place(index, self.inner[index], storage))
+
+    def _adopt_beyond(self, index: int, base: Geometry, geometry: Geometry) -> Tensor:
+        """Return a handle on memory of an input's owner that the input itself does not have."""
+        derived = Derived(index, base, geometry)
+        with self.outside():
+            view = memory_around(self.inputs, derived)
+        self.derived[len(self.inputs)] = derived
+        return self._adopt(view)
+
+    def _span(self, indices: tuple[int, ...]) -> Tensor:
+        """Return what stands for the memory that several inputs lie in."""
+        with self.outside():
+            flat = span_of([self.inputs[index] for index in indices])
+        return self._span_inner(flat, indices)
 
     # ------------------------------------------------------------------ requires_grad
 
@@ -277,106 +328,21 @@ class FunctionalRun:
         below = self.inner[index]
         self._undo.append((below, below.requires_grad))
         below.requires_grad = True
-        self.differentiates = True
+        self.memory.differentiates = True
         return below if current is below else graft(current, below)
 
 
-class _Group:
-    """Inputs that share memory, each in a region of its own until one of them is written.
+def memory_around(inputs: Sequence[Tensor], derived: Derived) -> Tensor:
+    """Return memory of an input's owner.
 
-    Attributes
-    ----------
-    members : list of (input index, Region)
-    joined : Region or None
-        The region they were merged into.
+    Raises
+    ------
+    AliasError
+        If the owner does not have it.
     """
-
-    def __init__(self, run: FunctionalRun) -> None:
-        self.run = run
-        self.members: list[tuple[int, Region]] = []
-        self.joined: Region | None = None
-        run._groups.append(self)
-
-    @property
-    def indices(self) -> list[int]:
-        """The inputs that belong to the group."""
-        return [index for index, _ in self.members]
-
-    def before_write(self) -> None:
-        """Make the members one region, whose value the write may replace."""
-        if self.joined is None:
-            _, first = self.members[0]
-            self.joined = first
-            if len(self.members) > 1 or self_overlap(first.form):
-                self._join()
-            self.joined.before_write = None
-            self._keep_old_value(self.joined)
-
-    def _keep_old_value(self, region: Region) -> None:
-        """Copy what a gradient may need: the write-back at the end overwrites the inputs.
-
-        Eager code saves a copy here too.
-        """
-        if self.run.differentiates and _state.current().mask & AUTOGRAD:
-            with recorded():
-                region.value = clone(region.value)
-                region.others = {key: clone(value) for key, value in region.others.items()}
-            region.version += 1
-
-    def _join(self) -> None:
-        forms = [region.form for _, region in self.members]
-        cover = next((m for m in self.members if covers_all(m[1].form, forms)), None)
-        if cover is None:
-            value, form = self.span(tuple(self.indices), *[region for _, region in self.members])
-            main: Any = self
-        else:
-            value, form = cover[1].value, cover[1].form
-            main = self._past_of(cover[0])
-        first = self.members[0][1]
-        joined = self.joined = Region(value, form, first.storage)
-        joined.span = None if cover is None else cover[1].span
-        for index, region in self.members:
-            self._merge(index, region, joined, main)
-
-    def _merge(self, index: int, region: Region, joined: Region, main: Any) -> None:
-        """Make the handles of a region handles of the joined one, with the history they have."""
-        past = self._past_of(index)
-        region.history = None if past is main else past
-        if region.history is not None and region.value._keys & AUTOGRAD:
-            place = access(region.form, joined.form)
-            assert place is not None
-            with recorded():
-                joined.others[past] = place.put(joined.current(past), region.value)
-        for key, value in region.others.items():
-            joined.others[key] = value
-        region.joined = joined
-
-    def _past_of(self, index: int) -> Any:
-        """Return what identifies the history of an input: the family it belongs to outside."""
-        record = self.run.inputs[index]._view
-        return index if record is None else record.family
-
-    def span(self, indices: tuple[int, ...], *regions: Region) -> tuple[Tensor, Geometry]:
-        """Return all memory from the first byte of some members to the last, and its form."""
-        flat = span_of([self.run.inputs[index] for index in indices])
-        low = min(extent(region.form)[0] for region in regions)
-        form = Geometry(flat.dtype, flat.shape, flat.strides, low)
-        return self.run._span_inner(flat, indices), form
-
-    def take_in(self, index: int, region: Region) -> None:
-        """Merge a tensor of the enclosing scope into a group that was written already."""
-        assert self.joined is not None
-        if access(region.form, self.joined.form) is None:
-            raise _reaches_further()
-        region.history = self._past_of(index)
-        region.joined = self.joined
-
-
-def _reaches_further() -> AliasError:
-    return AliasError(
-        "a tensor of the enclosing scope shares memory with arguments and reaches beyond it\n"
-        "  pass it to the function as an argument too"
-    )
+    tensor = inputs[derived.index]
+    check_inside_owner(tensor, derived.base, derived.geometry)
+    return view_at(detach(tensor), derived.base, derived.geometry)
 
 
 def _pass_on(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor]:
@@ -386,15 +352,26 @@ def _pass_on(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> tuple[
 _INPUT = NodeKind("input_of_functionalize", _pass_on)
 
 
-def _passing_on(leaf: AutogradMeta) -> AutogradMeta:
-    """Return the record of an input that is no leaf outside: its gradient goes on to `leaf`."""
+def _make_leaf(handle: Tensor) -> AccumulationNode:
+    """Make a handle a leaf and return its node."""
+    handle.autograd_meta = leaf_meta_of(handle)
+    handle._keys |= AUTOGRAD
+    node = handle.autograd_meta.grad_node
+    assert isinstance(node, AccumulationNode)
+    return node
+
+
+def _pass_on_from(handle: Tensor) -> None:
+    """Make a leaf a tensor with a producer, as what it stands for is: its gradient goes on outside."""
+    leaf = handle.autograd_meta
+    assert leaf is not None
     node: GradNode = object.__new__(GradNode)
     node.kind = _INPUT
     node.edges = (leaf,)
     node.saved = ()
     node.hooks = None
     node.shapes, node.dtypes = leaf.shape, leaf.dtype
-    return new_meta(node, 0, leaf.shape, leaf.dtype)
+    handle.autograd_meta = new_meta(node, 0, leaf.shape, leaf.dtype)
 
 
 # ---------------------------------------------------------------------- the outcome
@@ -488,7 +465,7 @@ class _Finish:
         """Return the value of a temporary, in a buffer that no input and no other result has."""
         found = self.roots.get(id(region))
         if found is None:
-            value = region.value
+            value = laid_out(region.value, region.form, True)
             known = [*self.run.inner, *(self.values[i] for i in self.roots.values())]
             if any(value is other for other in known):
                 value = clone(value)
@@ -502,6 +479,10 @@ class _Finish:
                 continue
             value = None if node.grad is None else self._add(node.grad.array.read())
             found.gradients.append(Gradient(index, value))
+        for index, node in self.run._roots:
+            if node.grad is not None:
+                value = self._add(node.grad.array.read())
+                found.gradients.append(Gradient(index, value, of_root=True))
 
 
 def install() -> None:

@@ -21,7 +21,7 @@ from ..errors import AliasError
 from ..prims import alias, clone, copy_, detach, strided_view
 from ..tensor.geometry import Geometry, same_geometry, self_overlap
 from ..tensor.grad_meta import new_meta
-from ..tensor.tensor import Tensor, engine
+from ..tensor.tensor import Tensor, alias_of, engine
 from .access import laid_out, recorded, view_at
 from .outcome import (
     InputResult,
@@ -147,10 +147,22 @@ def _settle_gradients(outcome: Outcome, inputs: Sequence[Tensor], values: Sequen
     for gradient in outcome.gradients:
         target = inputs[gradient.index]
         value = None if gradient.value is None else values[gradient.value]
-        if target.is_leaf:
+        if gradient.of_root:
+            engine.backward([_root_of(target)], [value], False, False)
+        elif target.is_leaf:
             engine.set_grad(target, None if value is None else owned(value))
         elif target.requires_grad:
             engine.backward([target], [value], False, False)
+
+
+def _root_of(tensor: Tensor) -> Tensor:
+    """Return a handle on the tensor that an input is a view of."""
+    assert tensor._view is not None
+    family = tensor._view.family
+    root = alias_of(tensor, family.root_array)
+    root.autograd_meta = family.root
+    root._keys |= AUTOGRAD
+    return root
 
 
 def owned(value: Tensor) -> Tensor:
@@ -227,7 +239,10 @@ def _remembering(
         assert meta is not None
         view.autograd_meta = new_meta(meta.grad_node, meta.position, view.shape, view.dtype)
         view._keys |= AUTOGRAD
-    if not past.requires_grad and view._keys & AUTOGRAD:
+    if past.requires_grad:
+        if not view._keys & AUTOGRAD and view._view is not None:
+            view._view.epoch = -1  # taken under no_grad, before a recorded write made it stale
+    elif view._keys & AUTOGRAD:
         view.requires_grad = False
     return view
 

@@ -52,8 +52,10 @@ class Region:
         History -> value, where it differs from `value`. See Note [Histories].
     joined : Region or None
         The region this one was merged into, because inputs share memory.
+    past : object
+        Which history `value` has (inputs only).
     history : object
-        Which history of `joined` the handles of this region have; None for the main one.
+        Which history of `joined` the handles of this region have; None for that of its `value`.
     before_write : callable or None
         What has to happen before the first write (inputs only).
     span : callable or None
@@ -69,6 +71,7 @@ class Region:
         "history",
         "joined",
         "others",
+        "past",
         "recorded_through",
         "span",
         "storage",
@@ -84,6 +87,7 @@ class Region:
         self.version = 0
         self.others: dict[Any, Tensor] = {}
         self.joined: Region | None = None
+        self.past: Any = None
         self.history: Any = None
         self.before_write: Callable[[], None] | None = None
         self.span: Callable[[], tuple[Tensor, Geometry]] | None = None
@@ -290,9 +294,11 @@ class FunctionalArray:
             assert value is not None
         else:
             with recorded():
-                value = region.current(self.history)
-                if not self.is_whole:
-                    value = region.access_to(self.geometry).get(value)
+                if self.is_whole:
+                    value = region.current(self.history)
+                else:
+                    place = region.access_to(self.geometry)  # first: it may widen the value
+                    value = place.get(region.current(self.history))
             self.remember(value)
         if value.array.strides != self.geometry.strides:
             with recorded():

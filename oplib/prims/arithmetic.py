@@ -129,7 +129,7 @@ def copied(x: Any, dtype: Any = None) -> Array:
     """Return a fresh array with the elements of `x`, in the layout of an elementwise result."""
     x = np.asarray(x)
     if x.flags.c_contiguous:
-        return x.astype(x.dtype if dtype is None else dtype)
+        return np.array(x, dtype)
     result = allocate(like_spec(x, dtype))
     result[...] = x
     return result
@@ -245,15 +245,16 @@ full: TensorOperator = declare(
     "full(SymInt[] size, Scalar value, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
     "A tensor filled with a number, of that number's dtype by default.",
 )
-full.register_kernel(
-    "cpu",
-    lambda size, value, *, dtype, device: np.full(size, value, dtype or np.result_type(type(value))),
-)
-full.register_fake(
-    lambda size, value, *, dtype, device: TensorSpec(
-        size, dtype or np.result_type(type(value)), device=device
-    )
-)
+@full.register_kernel("cpu")
+def _full(size: Sequence[int], value: Any, *, dtype: Any, device: Any) -> Array:
+    return np.full(size, value, dtype or np.result_type(type(value)))
+
+
+@full.register_fake
+def _full_spec(size: Sequence[Any], value: Any, *, dtype: Any, device: Any) -> TensorSpec:
+    return TensorSpec(size, dtype or np.result_type(type(value)), device=device)
+
+
 
 new_full: TensorOperator = declare(
     "new_full(Tensor x, SymInt[] size, Scalar value, *, ScalarType? dtype=None) -> Tensor",

@@ -1,10 +1,10 @@
 """`copy_`, and the rules every write obeys.
 
-A write casts with same_kind (else TypeError), broadcasts to the shape of its destination, which never
-changes (else ArgumentError), and stores in C order. A destination that overlaps itself takes a value
-only if the order of the stores cannot matter (else AliasError). Everything that can fail fails
-before the first byte is written, and by shapes, strides and dtypes alone, so that tensors without
-data decide alike: kernels call the checks on arrays, functional twins on Tensors.
+A write casts with same_kind (else TypeError), broadcasts to the shape of its destination, which
+never changes (else ArgumentError), and stores in C order. A destination that overlaps itself takes
+a value only if the order of the stores cannot matter (else AliasError). Everything that can fail
+fails before the first byte is written, and by shapes, strides and dtypes alone, so that tensors
+without data decide alike: kernels call the checks on arrays, functional twins on Tensors.
 
 Imports floors 0 to 3, `library.py`, `shapes/`, `arithmetic.py`.
 """
@@ -90,7 +90,8 @@ def check_order(destination: Geometry, shape: Any, name: str) -> None:
     if not self_overlap(destination) or np.prod(shape, dtype=object) == 1:
         return
     lead = destination.ndim - len(shape)
-    zero = [step == 0 and n != 1 for n, step in zip(destination.shape, destination.strides, strict=True)]
+    axes = zip(destination.shape, destination.strides, strict=True)
+    zero = [step == 0 and n != 1 for n, step in axes]
     repeats = lead >= 0 and all(n == 1 for n, z in zip(shape, zero[lead:], strict=True) if z)
     if not repeats or self_overlap(_shortened(destination, zero)):
         raise AliasError(

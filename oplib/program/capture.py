@@ -87,11 +87,16 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
     recorder.frame = frame
     try:
         inputs = _Inputs(recorder, tensors, [stems.get(id(t), "x") for t in tensors])
-        run = FunctionalRun(tensors, inputs.arguments, inputs.adopt, inputs.span)
+        run = FunctionalRun(tensors, inputs.arguments, inputs.adopt, inputs.span, frame)
         run.interpreter.after_write = recorder.name_written
         outcome, values = run.execute(function, leaves, structure)
         if run.has_inner_leaves:
             _refuse_inner_leaves(values, inputs.leaves)
+        if any(gradient.of_root for gradient in outcome.gradients):
+            raise CaptureError(
+                "arguments are views of one tensor, and a gradient of that tensor was asked for "
+                "inside of the captured function\n  pass that tensor and take its views inside"
+            )
         graph = dead_code(_build(recorder.builder, run, outcome, values))
     except Exception as error:
         nodes = recorder.builder.nodes
@@ -101,8 +106,9 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
     finally:
         pop(frame)
     verify(graph)
-    signature = Signature.of(leaves, structure, run.inputs, inputs.spans, outcome)
-    return Program(graph, outcome, signature, run.inputs[len(tensors) :])
+    signature = Signature.of(leaves, structure, run, inputs.spans, outcome)
+    captured = [t for i, t in enumerate(run.inputs) if i >= len(tensors) and i not in run.derived]
+    return Program(graph, outcome, signature, captured)
 
 
 class _Inputs:

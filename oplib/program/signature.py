@@ -21,8 +21,9 @@ from .._text import short_repr
 from .._tree import TreeDef, flatten, leaf_paths
 from ..dispatch.keys import AUTOGRAD
 from ..dtypes import short_dtype
-from ..functionalize.memory import memory_groups
-from ..functionalize.outcome import Outcome
+from ..functionalize.memory import memory_groups, own_geometry
+from ..functionalize.outcome import Derived, Outcome
+from ..functionalize.run import FunctionalRun, memory_around
 from ..tensor.tensor import Tensor
 
 __all__ = ["Signature", "TensorGuard"]
@@ -74,7 +75,12 @@ class Signature:
     inputs : tuple of int
         Per leaf, which distinct input it is; -1 for literals.
     captured : tuple of TensorGuard
-        Tensors of the enclosing scope; as inputs they follow the arguments.
+        Tensors of the enclosing scope.
+    hidden : tuple of (Derived or None)
+        The inputs that follow the arguments: memory around another input, or the next captured
+        tensor.
+    offsets : tuple of (input index, int)
+        Where inputs begin in their storage, for those of which the program depends on it.
     spans : tuple of tuple of int
         Inputs whose common memory is an input of its own.
     recording : bool or None
@@ -91,6 +97,8 @@ class Signature:
     leaves: tuple[Any, ...]
     inputs: tuple[int, ...]
     captured: tuple[TensorGuard, ...]
+    hidden: tuple[Derived | None, ...]
+    offsets: tuple[tuple[int, int], ...]
     spans: tuple[tuple[int, ...], ...]
     recording: bool | None
     written: tuple[int, ...]
@@ -102,19 +110,24 @@ class Signature:
         cls,
         leaves: Sequence[Any],
         structure: TreeDef,
-        inputs: Sequence[Tensor],
+        run: FunctionalRun,
         spans: Sequence[tuple[int, ...]],
         outcome: Outcome,
     ) -> Signature:
-        """Return the signature of a capture; `inputs` are the arguments, then the captured tensors."""
+        """Return the signature of a capture."""
+        inputs = run.inputs
         position = {id(tensor): i for i, tensor in enumerate(inputs)}
         places = tuple([position[id(x)] if isinstance(x, Tensor) else -1 for x in leaves])
         written = tuple([write.index for write in outcome.writes])
+        hidden = range(max(places, default=-1) + 1, len(inputs))
+        addressed = sorted({*run.interpreter.addressed, *(d.index for d in run.derived.values())})
         return cls(
             structure,
             tuple([TensorGuard.of(x) if isinstance(x, Tensor) else x for x in leaves]),
             places,
-            tuple([TensorGuard.of(x) for x in inputs[max(places, default=-1) + 1 :]]),
+            tuple([TensorGuard.of(inputs[i]) for i in hidden if i not in run.derived]),
+            tuple([run.derived.get(i) for i in hidden]),
+            tuple([(i, own_geometry(inputs[i]).offset) for i in addressed]),
             tuple(spans),
             _grad_mode() if any(tensor.requires_grad for tensor in inputs) else None,
             written,
@@ -130,7 +143,11 @@ class Signature:
         for index, leaf in zip(self.inputs, leaves, strict=True):
             if index >= 0:
                 found.setdefault(index, leaf)
-        return [*(found[index] for index in range(len(found))), *captured]
+        inputs = [found[index] for index in range(len(found))]
+        rest = iter(captured)
+        for derived in self.hidden:
+            inputs.append(next(rest) if derived is None else memory_around(inputs, derived))
+        return inputs
 
     def failures(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], captured: Sequence[Tensor]
@@ -177,6 +194,10 @@ class Signature:
             array = inputs[index].array
             if isinstance(array, np.ndarray) and not array.flags.writeable:
                 yield f"{self._name(index)}: expected a writable array, found a read-only one"
+        for index, offset in self.offsets:
+            found = own_geometry(inputs[index]).offset
+            if found != offset:
+                yield f"{self._name(index)}: expected at byte {offset} of its storage, found {found}"
         if self.written:
             groups = memory_groups(inputs, self.written)
             if groups != self.groups:
@@ -200,6 +221,8 @@ class Signature:
             yield f"grad mode: {'on' if self.recording else 'off'}"
         for index in self.differentiated:
             yield f"{self._name(index)}: .grad is None"
+        for index, offset in self.offsets:
+            yield f"{self._name(index)}: at byte {offset} of its storage"
         for index in self.written:
             yield f"{self._name(index)}: writable"
         if self.groups:

@@ -98,11 +98,14 @@ def result_type(*operands: Any) -> np.dtype[Any]:
             kinds.append(x.array.item())
         else:
             kinds.append(x.dtype if hasattr(x, "dtype") else x)
+    first = kinds[0]
+    if isinstance(first, np.dtype) and first.isnative and all(kind is first for kind in kinds):
+        return first  # the usual case, in a tenth of the time
     return np.result_type(*kinds)
 
 
 def _check_weak(operands: Sequence[Any], dtype: np.dtype[Any]) -> None:
-    """Raise OverflowError, as NumPy's arithmetic does, for a Python int that `dtype` cannot hold."""
+    """Raise OverflowError, as NumPy's arithmetic does, for an int that `dtype` cannot hold."""
     for x in operands:
         number = x.array.item() if isinstance(x, Tensor) and x._keys & WEAK else x
         if type(number) is int and dtype.kind in "iufc":
@@ -241,7 +244,7 @@ def concat_spec(parts: Sequence[Any], dim: int) -> TensorSpec:
 
 def stacked_spec(parts: Sequence[Any], dim: int) -> TensorSpec:
     """Return the spec of parts of one shape stacked along a new axis, in C order."""
-    first, axis = _joined(parts, dim, extra=1)
+    _, axis = _joined(parts, dim, extra=1)
     shape = same_shape(*parts)
     return TensorSpec((*shape[:axis], len(parts), *shape[axis:]), result_type(*parts))
 
@@ -252,7 +255,7 @@ def _joined(parts: Sequence[Any], dim: int, extra: int) -> tuple[Any, int]:
 
 
 def gather_spec(x: Any, index: Any, dim: int) -> TensorSpec:
-    """Return the spec of elements at positions along an axis, in C order and the shape of `index`."""
+    """Return the spec of elements at positions along an axis: the shape of `index`, in C order."""
     axis = normalize_dim(dim, x.ndim)
     check(index.dtype.kind in "iu", f"positions are integers, got {index.dtype}")
     check(

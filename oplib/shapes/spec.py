@@ -69,7 +69,7 @@ class TensorSpec:
         self.shape = tuple(shape)
         self.dtype = dtype if isinstance(dtype, np.dtype) else as_dtype(dtype)
         self.strides = None if strides is None else tuple(strides)
-        self.device = device if type(device) is not str else as_device(device)
+        self.device = None if device is None else as_device(device)
 
     @classmethod
     def of(cls, tensor: Any) -> TensorSpec:

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import _state
+from ..dispatch.keys import CONSTANT, META
 from ..dispatch.operator import Operator
 from ..dtypes import as_dtype
 from ..errors import ArgumentError
-from ..prims import cast, clone, detach, new_full
+from ..prims import cast, clone, detach, lift, new_full
 from ..prims import full as full_op
 from ..shapes import TensorSpec, like_spec
 from ..tensor.tensor import Tensor, tensor_from_result
@@ -205,7 +207,20 @@ def tensor(
         raise ArgumentError(f"oplib.tensor: {error}") from None
     if array.dtype.kind in "OUSMm":
         raise ArgumentError(f"oplib.tensor takes numbers, got an array of dtype {array.dtype}")
-    return _marked(tensor_from_result(array), requires_grad, stop_gradient)
+    return _marked(_as_constant(array), requires_grad, stop_gradient)
+
+
+def _as_constant(array: Array) -> Tensor:
+    """Return the tensor of a fresh array; where calls are intercepted, of a copy made there.
+
+    So a graph holds the value and each run starts from its own, and a fake rule gets a fake.
+    """
+    made = tensor_from_result(array)
+    state = _state.current()
+    if not state.stack and not state.include & META:
+        return made
+    made._keys |= CONSTANT
+    return lift(made)
 
 
 def _size(size: tuple[Any, ...]) -> Any:

@@ -130,7 +130,9 @@ round_ = declare(
     "pointwise",
 )
 round_.register_kernel("cpu", np.round)
-round_.register_fake(lambda x, decimals: like_spec(x, np.round(np.empty(0, x.dtype)).dtype))
+round_.register_fake(
+    lambda x, decimals: like_spec(x, np.round(np.empty(0, x.dtype), decimals).dtype)
+)
 round_.register_vjp(x=zeros)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .._dims import SymInt
+from .._dims import SymInt, same
 from .._text import short_repr
 from ..errors import ArgumentError
 from ..meta import get_ctx
@@ -91,7 +91,7 @@ def _indexed_shape(shape: tuple[Any, ...], indices: list[Any]) -> tuple[Any, ...
     """Return the shape at positions: theirs stands where they stand, or in front if apart."""
     before: list[Any] = []
     after: list[Any] = []
-    found: list[tuple[Any, ...]] = []
+    found: list[Any] = []
     last, apart, axis = -1, False, 0
     for slot, part in enumerate(indices):
         if part is None:
@@ -102,14 +102,22 @@ def _indexed_shape(shape: tuple[Any, ...], indices: list[Any]) -> tuple[Any, ...
             raise IndexError(f"std::index takes int or bool tensors, got dtype {part.dtype}")
         apart = apart or bool(found and last != slot - 1)
         last = slot
-        chosen = part.dtype == bool
-        found.append((get_ctx().new_dynamic_size(),) if chosen else part.shape)
-        axis += part.ndim if chosen else 1
+        found.append(part)
+        axis += _axes_taken(part)
     if axis > len(shape):
         raise IndexError(f"too many indices: {axis} for {len(shape)} axes")
     after += shape[axis:]
-    where = broadcast_shapes(*found) if found else ()
+    where = _common_shape(found)
     return (*where, *before, *after) if apart else (*before, *where, *after)
+
+
+def _common_shape(found: list[Any]) -> tuple[Any, ...]:
+    """Return what positions broadcast to; a mask selects an unknown number that must fit."""
+    shape = broadcast_shapes((), *[part.shape for part in found if part.dtype != bool])
+    masked = any(part.dtype == bool for part in found)
+    if not masked or (shape and not same(shape[-1], 1)):
+        return shape
+    return (*shape[:-1], get_ctx().new_dynamic_size())
 
 
 def _index_grad(grad: Tensor, x_spec: TensorSpec, indices: list[Any]) -> Tensor:

@@ -309,6 +309,7 @@ as_strided = declare(
     "as_strided(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None)"
     " -> Tensor(a)",
     "Address the storage of `x` anew, counting elements from its start. Gradients go by address.",
+    "std:absolute_addresses",
 )
 
 

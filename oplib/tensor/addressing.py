@@ -74,25 +74,27 @@ def address_in(view: Geometry, root: Geometry) -> Address | None:
     distance = view.offset - root.offset
     if 0 in view.shape:
         return Address(view.shape, (0,) * view.ndim, 0, None)
-    if any(count % item for count in (distance, *view.strides)):
+    strides = tuple([0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)])
+    if any(count % item for count in (distance, *strides)):
         return None
     if is_dense(root):
-        return _in_dense(view, root, distance, item)
-    return _in_grid(view, root, distance)
+        return _in_dense(view.shape, strides, root, distance)
+    return _in_grid(view.shape, strides, root, distance)
 
 
-def _in_dense(view: Geometry, root: Geometry, distance: int, item: int) -> Address | None:
+def _in_dense(shape: Ints, strides: Ints, root: Geometry, distance: int) -> Address | None:
     """A dense root is a flat run of elements in memory order."""
     order = None
     if not is_contiguous(root):
         if any(s < 0 for n, s in zip(root.shape, root.strides, strict=True) if n > 1):
-            return _in_grid(view, root, distance)
+            return _in_grid(shape, strides, root, distance)
         order = memory_order(root.strides)
-    stride = tuple([s // item for s in view.strides])
+    item = root.dtype.itemsize
+    stride = tuple([s // item for s in strides])
     offset = distance // item
-    if not _inside(view.shape, stride, offset, root.numel):
+    if not _inside(shape, stride, offset, root.numel):
         return None
-    return Address(view.shape, stride, offset, order)
+    return Address(shape, stride, offset, order)
 
 
 def _inside(size: Ints, stride: Ints, offset: int, count: int) -> bool:
@@ -102,36 +104,43 @@ def _inside(size: Ints, stride: Ints, offset: int, count: int) -> bool:
     return bool(low >= 0 and high < count)
 
 
-def _in_grid(view: Geometry, root: Geometry, distance: int) -> Address | None:
-    """Return the address in a root with gaps: every byte step must be a step of root indices."""
-    axes = sorted(
-        (axis for axis in range(root.ndim) if root.shape[axis] > 1),
-        key=lambda axis: -abs(root.strides[axis]),
-    )
-    start = _indices(distance, root, axes)
-    steps = [_indices(stride, root, axes) for stride in view.strides]
-    if start is None or any(step is None for step in steps):
+def _in_grid(shape: Ints, strides: Ints, root: Geometry, distance: int) -> Address | None:
+    """Return the address in a root with gaps: every byte step must be a step of root indices.
+
+    An axis of the view steps through the root as its second element does from the first.
+    """
+    start = _index_at(distance, root)
+    if start is None:
         return None
+    steps = []
+    for length, stride in zip(shape, strides, strict=True):
+        second = _index_at(distance + stride, root) if length > 1 else start
+        if second is None:
+            return None
+        steps.append([b - a for a, b in zip(start, second, strict=True)])
     for axis in range(root.ndim):
-        reach = [(n - 1) * s[axis] for n, s in zip(view.shape, steps, strict=True) if s]
+        reach = [(n - 1) * step[axis] for n, step in zip(shape, steps, strict=True)]
         low = start[axis] + sum(r for r in reach if r < 0)
         high = start[axis] + sum(r for r in reach if r > 0)
         if low < 0 or high >= root.shape[axis]:
             return None
     weights = _c_weights(root.shape)
-    stride = tuple([_dot(step, weights) for step in steps if step is not None])
-    return Address(view.shape, stride, _dot(start, weights), None)
+    return Address(shape, tuple([_dot(step, weights) for step in steps]), _dot(start, weights), None)
 
 
-def _indices(distance: int, root: Geometry, axes: list[int]) -> list[int] | None:
-    """Return a byte distance as steps along the root's axes, largest stride first."""
-    steps = [0] * root.ndim
-    for axis in axes:
-        stride = root.strides[axis]
-        if stride:
-            steps[axis] = int(distance / stride)
-            distance -= steps[axis] * stride
-    return None if distance else steps
+def _index_at(distance: int, root: Geometry) -> list[int] | None:
+    """Return the index of the root's element that lies `distance` bytes from its first one."""
+    left = distance - sum(
+        min(0, (n - 1) * s) for n, s in zip(root.shape, root.strides, strict=True)
+    )
+    index = [0] * root.ndim
+    for axis in sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis])):
+        length, stride = root.shape[axis], root.strides[axis]
+        if length > 1 and stride:
+            count = min(left // abs(stride), length - 1)
+            left -= count * abs(stride)
+            index[axis] = count if stride > 0 else length - 1 - count
+    return None if left else index
 
 
 def _c_weights(shape: Ints) -> list[int]:

@@ -40,7 +40,7 @@ __all__ = [
 
 # Note [Metas and edges]
 # ~~~~~~~~~~~~~~~~~~~~~~
-# An edge of the backward graph is the AutogradMeta of the tensor it leads to. What keeps this sound:
+# An edge of the backward graph is the AutogradMeta of the tensor it leads to. What keeps it sound:
 #   - a meta belongs to one handle; an alias of a tensor gets a meta of its own;
 #   - a recorded write gives the handle a new meta and never edits the old one, which other nodes
 #     may hold as an edge;
@@ -373,7 +373,7 @@ class Family:
         Number of recorded writes; a handle that has seen fewer is stale.
     """
 
-    __slots__ = ("epoch", "root", "root_array", "root_keys")
+    __slots__ = ("__weakref__", "epoch", "root", "root_array", "root_keys")
 
     def __init__(self, root: AutogradMeta | None, root_array: Any, root_keys: int) -> None:
         self.root = root

@@ -16,7 +16,8 @@ import numpy as np
 from ..dispatch.keys import META
 from ..dtypes import META as META_DEVICE
 from ..dtypes import Device
-from .geometry import Geometry, contiguous_strides
+from ..errors import DataDependentError
+from .geometry import Geometry, check_inside, contiguous_strides, extent
 from .storage import Storage, new_storage
 
 __all__ = ["MetaArray", "meta_array"]
@@ -25,10 +26,20 @@ __all__ = ["MetaArray", "meta_array"]
 class MetaArray:
     """Shape, strides (bytes), dtype, device and offset over a storage; no contents.
 
-    `mode` is the `FakeTensorMode` it belongs to, None for meta tensors.
+    Attributes
+    ----------
+    mode : FakeTensorMode or None
+        What a fake belongs to; None for meta tensors.
+    nbytes : int or None
+        Size of the storage; None if the array reaches to its end.
+    readonly : bool
+        Whether writing is refused, as it is for the array this one stands for.
     """
 
-    __slots__ = ("device", "dtype", "mode", "offset", "shape", "storage", "strides")
+    __slots__ = (
+        *("device", "dtype", "mode", "nbytes", "offset"),
+        *("readonly", "shape", "storage", "strides"),
+    )
 
     keys: Final = META
 
@@ -49,6 +60,8 @@ class MetaArray:
         self.storage = storage
         self.offset = offset
         self.mode = mode
+        self.nbytes: int | None = None
+        self.readonly = False
 
     @property
     def ndim(self) -> int:
@@ -69,8 +82,14 @@ class MetaArray:
         return Geometry(self.dtype, self.shape, self.strides, self.offset)
 
     def with_geometry(self, geometry: Geometry) -> MetaArray:
-        """Return a view of the same storage."""
-        return MetaArray(
+        """Return a view of the same storage.
+
+        Raises
+        ------
+        AliasError
+            If it is known to reach outside of the storage.
+        """
+        view = MetaArray(
             geometry.shape,
             geometry.strides,
             geometry.dtype,
@@ -79,6 +98,13 @@ class MetaArray:
             geometry.offset,
             self.mode,
         )
+        view.readonly = self.readonly
+        try:
+            view.nbytes = extent(self.geometry)[1] if self.nbytes is None else self.nbytes
+            check_inside(geometry, view.nbytes)
+        except DataDependentError:
+            pass  # the kernel will know
+        return view
 
     def __repr__(self) -> str:
         return f"MetaArray({self.geometry}, {self.dtype}, {self.device})"
@@ -91,7 +117,8 @@ def meta_array(
     strides: tuple[int, ...] | None = None,
     mode: Any = None,
 ) -> MetaArray:
-    """Return a MetaArray on a storage of its own, C-contiguous unless `strides` (bytes) say else."""
+    """Return a MetaArray on a storage of its own; C-contiguous unless `strides` (bytes) are given."""
     if strides is None:
         strides = contiguous_strides(shape, dtype.itemsize)
-    return MetaArray(shape, strides, dtype, device, new_storage(), 0, mode)
+    offset = -extent(Geometry(dtype, shape, strides))[0]
+    return MetaArray(shape, strides, dtype, device, new_storage(), offset, mode)

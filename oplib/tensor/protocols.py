@@ -13,14 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import _state
 from .._text import short_repr
-from ..dispatch.keys import CONSTANT, WEAK
 from ..dispatch.bind import LIFTERS
-from ..errors import ArgumentError
+from ..dispatch.keys import CONSTANT, META, WEAK
+from ..errors import ArgumentError, AutogradError
 from .methods import operator_function
 from .tensor import Tensor, tensor_from_array, tensor_from_result, weak_scalar
 
-__all__ = ["UFUNCS", "as_tensor", "install_protocols"]
+__all__ = ["UFUNCS", "from_numpy", "install_protocols", "is_weak"]
 
 UFUNCS: Final[dict[str, str]] = {
     "add": "add",
@@ -83,14 +84,38 @@ UFUNCS: Final[dict[str, str]] = {
 """NumPy ufunc -> operator of namespace std."""
 
 
-def as_tensor(value: Any) -> Tensor:
-    """Return a Tensor for a value given for one: numbers become weak, arrays share memory."""
-    if isinstance(value, Tensor):
-        return value
-    lifter = LIFTERS.get(type(value))
-    if lifter is None:
-        raise ArgumentError(f"cannot make a Tensor of {short_repr(value)}")
-    return lifter(value)  # type: ignore[no-any-return]
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """Return a tensor that shares memory with an array.
+
+    Writes through either are seen by both; those made through NumPy are not counted as writes.
+    Inside of a `FakeTensorMode` the result is a fake.
+
+    Raises
+    ------
+    ArgumentError
+        For anything but a numpy.ndarray of numbers.
+
+    Examples
+    --------
+    >>> import numpy, oplib
+    >>> array = numpy.zeros(2)
+    >>> oplib.from_numpy(array).add_(1)
+    Tensor([1., 1.])
+    >>> array
+    array([1., 1.])
+    """
+    if isinstance(array, np.memmap):
+        array = array.view(np.ndarray)
+    if type(array) is not np.ndarray:
+        raise ArgumentError(
+            f"from_numpy shares the memory of a numpy.ndarray, got {short_repr(array)}; "
+            "oplib.tensor(...) copies any data"
+        )
+    _check_numbers(array)
+    tensor = tensor_from_array(array)
+    for frame in reversed(_state.current().stack):
+        tensor = frame.interpreter.take_in(tensor)
+    return tensor
 
 
 def _array_of(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -117,8 +142,15 @@ def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwa
 
 
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Return an independent copy with the same `requires_grad` and ``.grad``."""
-    result = tensor_from_result(self.numpy().copy(order="K"))
+    """Return an independent copy of a leaf, with the same `requires_grad` and ``.grad``.
+
+    Copies of tensors without data share storage among each other as the originals do.
+    """
+    _check_leaf(self, "copied")
+    if self._keys & META:
+        result = tensor_from_result(copy.deepcopy(self.array, memo))
+    else:
+        result = tensor_from_result(self.numpy().copy(order="K"))
     memo[id(self)] = result
     if self.requires_grad:
         result.requires_grad = True
@@ -127,14 +159,20 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def _reduce(self: Tensor) -> tuple[Any, ...]:
-    return _rebuild, (self.numpy(), self.requires_grad)
+    _check_leaf(self, "pickled")
+    return _rebuild, (self.array if self._keys & META else self.numpy(), self.requires_grad)
 
 
-def _rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
-    tensor = tensor_from_array(array)
-    if requires_grad:
-        tensor.requires_grad = True
-    return tensor
+def _check_leaf(tensor: Tensor, what: str) -> None:
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise AutogradError(
+            f"a tensor computed from others that require grad cannot be {what}: its history would "
+            "be lost\n  say so: x.detach()"
+        )
+
+
+def _rebuild(array: Any, requires_grad: bool) -> Tensor:
+    return tensor_from_array(array).requires_grad_(requires_grad)
 
 
 def _dlpack(self: Tensor, **kwargs: Any) -> Any:
@@ -142,23 +180,32 @@ def _dlpack(self: Tensor, **kwargs: Any) -> Any:
 
 
 def _dlpack_device(self: Tensor) -> tuple[int, int]:
-    return self.numpy().__dlpack_device__()  # type: ignore[return-value]
+    return self.numpy().__dlpack_device__()
+
+
+_EXTENDED: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+
+
+def _check_numbers(array: np.ndarray[Any, Any]) -> None:
+    if array.dtype.kind in "OUSVMm" and array.dtype.name not in _EXTENDED:
+        raise ArgumentError(f"has dtype {array.dtype}, which holds no numbers")
 
 
 def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
-    if array.dtype == object or array.dtype.kind in "USVMm" and array.dtype.name not in _EXTENDED:
-        raise ArgumentError(f"has dtype {array.dtype}, which holds no numbers")
+    """Return the constant that an array beside a Tensor stands for; it shares memory."""
+    _check_numbers(array)
     tensor = tensor_from_array(array)
     tensor._keys |= CONSTANT
     return tensor
 
 
-_EXTENDED: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 _lift_array.of_array = True  # type: ignore[attr-defined]
 
 
 def _lift_numpy_scalar(value: np.generic) -> Tensor:
-    return tensor_from_result(np.asarray(value))
+    tensor = tensor_from_result(np.asarray(value))
+    tensor._keys |= CONSTANT
+    return tensor
 
 
 def install_protocols() -> None:

@@ -21,8 +21,8 @@ from .. import _state
 from .._text import short_repr
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
 from ..dtypes import CPU as CPU_DEVICE
-from ..dtypes import Device, is_inexact, short_dtype
-from ..errors import ArgumentError, AutogradError, DataDependentError
+from ..dtypes import Device, as_device, is_inexact, short_dtype
+from ..errors import ArgumentError, AutogradError, DataDependentError, DispatchError
 from .grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -32,6 +32,7 @@ from .grad_meta import (
     ViewRecord,
     new_leaf_meta,
 )
+from .meta_array import meta_array
 from .storage import Storage, new_storage, publish, storage_of_array
 
 __all__ = [
@@ -218,6 +219,32 @@ class Tensor(_OperatorMethods):
                 expected *= length
         return True
 
+    def to(self, device: Device | str) -> Tensor:
+        """Return the tensor on a device: itself if it is there.
+
+        ``to("meta")`` gives a tensor of the same shape, layout and dtype without data; there is no
+        way back. It requires grad if this one does, as a leaf.
+
+        Raises
+        ------
+        DataDependentError
+            From device ``"meta"`` to another.
+        DispatchError
+            Between other devices; backends that copy do not exist.
+        """
+        target, own = as_device(device), self.device
+        if target == own:
+            return self
+        if target.type == "meta":
+            made = tensor_from_result(meta_array(self.shape, self.dtype, target, self.strides))
+            return made.requires_grad_(self.requires_grad)
+        if own.type == "meta":
+            raise DataDependentError(
+                f"a meta tensor {self.describe()} has no data to bring to {target}\n"
+                "  make a tensor there (oplib.empty), or a fake: FakeTensorMode.from_tensor"
+            )
+        raise DispatchError(f"there is no way to copy a tensor from {own} to {target}")
+
     # ------------------------------------------------------------------ values
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -247,6 +274,10 @@ class Tensor(_OperatorMethods):
         return self.numpy().tolist()
 
     def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ArgumentError(
+                f"the truth of a tensor of shape {self.shape} is ambiguous; use any() or all()"
+            )
         return bool(self.numpy())
 
     def __int__(self) -> int:
@@ -272,7 +303,7 @@ class Tensor(_OperatorMethods):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise ArgumentError("a 0-d tensor cannot be iterated over")
-        return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
+        return (self[i] for i in range(self.shape[0]))
 
     # ------------------------------------------------------------------ gradients
 
@@ -381,7 +412,7 @@ class Tensor(_OperatorMethods):
         """Drop ``.grad``, or write zeros into it with ``set_to_zero=True``."""
         grad = self.grad
         if set_to_zero and grad is not None:
-            grad.zero_()  # type: ignore[attr-defined]
+            grad.zero_()
         else:
             engine.set_grad(self, None)
 
@@ -398,14 +429,21 @@ class Tensor(_OperatorMethods):
     def __repr__(self) -> str:
         suffix = ", requires_grad=True" if self.requires_grad else ""
         if self._keys & (META | INTERPRETER):
-            kind = "fake" if not self._keys & INTERPRETER else type(self.array).__name__
-            kind = "meta" if self.device.type == "meta" else kind
-            return f"Tensor({kind}, {self.describe()}{suffix})"
+            return f"Tensor({self._kind()}{suffix})"
         array = self.numpy()
         text = np.array2string(array, separator=", ", prefix="Tensor(")
         if array.dtype not in (np.float64, np.int64, np.bool_, np.complex128) or 0 in array.shape:
             suffix = f", dtype={array.dtype}{suffix}"
         return f"Tensor({text}{suffix})"
+
+    def _kind(self) -> str:
+        """Return what stands for the values of a tensor that has none to show."""
+        shape = ", ".join(map(str, self.shape))
+        text = f"{short_dtype(self.dtype)}[{shape}]"
+        if self._keys & INTERPRETER:
+            return f"{type(self.array).__name__}, {text}"
+        device = self.device
+        return f"meta, {text}" if device.type == "meta" else f"fake, {text}, device={device}"
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.shape else format(repr(self), spec)
@@ -500,12 +538,3 @@ def leaf_meta_of(tensor: Tensor) -> AutogradMeta:
             "cast it first"
         )
     return new_leaf_meta(tensor.shape, tensor.dtype, tensor)
-
-
-def value_of_fake(array: Any) -> Any:
-    """Raise the error for reading the value of a tensor without data."""
-    raise DataDependentError(
-        f"a value of a fake tensor {short_dtype(array.dtype)}{list(array.shape)} was read; "
-        "it has shape and dtype only\n"
-        "  use oplib.where instead of `if`, or make the value an argument"
-    )

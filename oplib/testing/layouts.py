@@ -33,6 +33,8 @@ def _rolled(array: Array) -> Array:
 
 def _strided(array: Array) -> Array:
     """Return the elements as every other one of a larger array, along every axis."""
+    if not array.ndim:
+        return array.copy()
     buffer = np.zeros([2 * n for n in array.shape], array.dtype)
     view = buffer[tuple(slice(None, None, 2) for _ in array.shape)]
     view[...] = array

@@ -27,6 +27,10 @@ DRAWS: Final = 3
 """Draws of values after which a refusal is put down to shapes."""
 
 
+INVENTED: Final = "invented"
+"""The label of a call made up for an operator that was given none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """What a comparison hook is told: which check, which result, which sample."""
@@ -119,7 +123,7 @@ class Session:
     ) -> None:
         """Find the samples: the calls given, and up to `count` derived from the first of them."""
         for call in given:
-            self._take(call, self.broken, rng)
+            self._take(call, self.refused if call.label == INVENTED else self.broken, rng)
         base = self.samples[0] if self.samples else next((f.call for f in self.faults), None)
         if base is None:
             return
@@ -315,11 +319,10 @@ def _invented(subject: Subject, rng: np.random.Generator) -> list[Call]:
             for a in subject.schema.arguments
             if not a.has_default
         }
-        call = Call(subject, (), values, "invented", "given")
-        error = call.fresh().run().error
+        tried.append(Call(subject, (), values, INVENTED))
+        error = tried[-1].fresh().run().error
         if error is None or blames_result(error):
-            return [call]
-        tried.append(replace(call, kind="size"))
+            return tried[-1:]
     return tried[:1]
 
 

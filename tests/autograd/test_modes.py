@@ -39,9 +39,13 @@ def test_a_mode_holds_inside_its_block_and_is_restored(mode, inside, outside):
 
 @pytest.mark.parametrize(("mode", "inside"), MODES)
 def test_a_mode_is_restored_after_an_exception(mode, inside):
-    with pytest.raises(KeyError), mode():
-        assert is_grad_enabled() is inside
-        raise KeyError
+    def fail():
+        with mode():
+            assert is_grad_enabled() is inside
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert is_grad_enabled()
 
 

@@ -142,8 +142,8 @@ def test_a_gradient_for_a_non_tensor_argument_raises():
 
 
 def test_a_dict_with_an_unknown_name_raises_with_a_suggestion():
+    returned = weighted(lambda gx, gw: {"x": gx, "w": gw, "scal": None})
     with pytest.raises(AutogradError, match=r"'scal', no argument \(did you mean 'scale'\?\)"):
-        returned = weighted(lambda gx, gw: {"x": gx, "w": gw, "scal": None})
         returned.apply(leaf(2.0), leaf(5.0)).backward()
 
 

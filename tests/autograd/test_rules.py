@@ -728,6 +728,18 @@ def test_a_kernel_that_fails_midway_bumps_the_version(lib):
         loss.backward()
 
 
+def test_a_written_argument_declared_non_differentiable_forgets_its_history(lib):
+    op = writing(lib, "erase_(Tensor(a!) x) -> Tensor(a!)", lambda x: x.fill(7))
+    op.register_vjp(x=None)
+    x = leaf(1.0)
+    with pytest.raises(AutogradError, match="leaf that requires grad"):
+        op(x)
+    z = x * 1
+    op(z)
+    (z * 2 + x).backward()
+    assert_values(x.grad, [1.0])
+
+
 # ---------------------------------------------------------------------- view operators
 
 

@@ -65,7 +65,7 @@ axpy_.register_vjp(x=lambda grad: grad, y=lambda grad: grad * 2)
 def _two(x: Array, y: Array, z: Array) -> Array:
     x += z.flat[0] if z.size else 0
     y -= x.flat[0] if x.size else 0
-    return np.array(z)
+    return z.copy()
 
 
 two_ = define("two_(Tensor(a!) x, Tensor(b!) y, Tensor z) -> Tensor", _two)
@@ -112,7 +112,7 @@ def _lst_grad(grad_xs: Any, s_spec: Any) -> Any:
 def _opt(x: Array | None, y: Array) -> Array:
     if x is not None:
         x *= 2
-    return np.array(y)
+    return y.copy()
 
 
 opt_ = define("opt_(Tensor(a!)? x, Tensor y) -> Tensor", _opt)

@@ -130,6 +130,21 @@ def test_the_fake_of_getitem_has_its_shape(case):
     assert result.ndim == expected.ndim
 
 
+def test_the_fake_of_a_mask_beside_index_arrays_has_their_length():
+    mask = oplib.tensor([True, False, True])
+    with oplib.FakeTensorMode(dynamic=True) as mode:
+        x, m = mode.from_tensor(oplib.zeros(3, 4)), mode.from_tensor(mask)
+        two = mode.from_tensor(oplib.tensor([0, 1]))
+        assert x[m, two].shape == (2,)
+        assert str(x[m, 0].shape) == "(u0,)"
+        assert x[m].shape[1:] == (4,)
+    with (
+        oplib.FakeTensorMode() as mode,
+        pytest.raises(oplib.DataDependentError, match="depends on data"),
+    ):
+        mode.from_tensor(oplib.zeros(3))[mode.from_tensor(mask)]
+
+
 def test_a_zero_length_ellipsis_between_index_arrays_keeps_them_apart():
     array = numbered(3, 4, 5)
     index = (slice(None), [0, 1], ..., [1, 2])

@@ -50,6 +50,8 @@ def _unable(session: Session) -> str:
     calls = [call for call in session.samples if call.inexact]
     if session.samples and not calls:
         return "no inexact tensor argument"
+    if calls and not any(_differentiable_names(call) for call in calls):
+        return "every argument is declared non-differentiable"
     subject = session.subject
     if subject.op is None or not calls:
         return ""
@@ -75,7 +77,7 @@ def _silent_without_rule(call: Call) -> bool:
 
 def _missing_rule(call: Call) -> Iterator[Problem]:
     """Yield an operator without a rule that does not raise by name when a gradient is asked for."""
-    given = _differentiable(call.fresh(), {name for name, _ in call.inexact})
+    given = _differentiable(call.fresh(), set(_differentiable_names(call)))
     before = given.snapshot()
     outcome = given.run()
     if outcome.error is None:
@@ -99,6 +101,17 @@ def _missing_rule(call: Call) -> Iterator[Problem]:
     if outcome.error is not None:
         for change in before.changes():
             yield Problem(call, f"argument `{change.name}`", "was written before the call raised")
+
+
+def _differentiable_names(call: Call) -> list[str]:
+    """Return the inexact arguments of a call, without those declared non-differentiable."""
+    op = call.subject.op
+    rule = op.gradient_rule if op is not None else None
+    none = set()
+    if rule is not None and rule.style == "per_argument":
+        none = {name for name, function in rule.functions.items() if function is None}
+    names = [name for name, _ in call.inexact if name.partition("[")[0] not in none]
+    return list(dict.fromkeys(names))
 
 
 def _ones(like: Tensor) -> Tensor:
@@ -207,9 +220,12 @@ def _gradient(trial: Trial) -> Iterator[Problem]:
 
 
 def _against_differences(trial: Trial, call: Call, all_subsets: bool) -> Iterator[Problem]:
-    names = list(dict.fromkeys(name for name, _ in call.inexact))
+    names = _differentiable_names(call)
     for subset in _subsets(names) if all_subsets else [set(names)]:
         found = _checked(trial, call, subset, order=1)
+        if isinstance(found, Problem):
+            yield found
+            return
         if found is None:
             continue
         yield from _problems(call, found, subset if len(subset) < len(names) else set())
@@ -217,17 +233,28 @@ def _against_differences(trial: Trial, call: Call, all_subsets: bool) -> Iterato
             return
 
 
-def _checked(trial: Trial, call: Call, subset: set[str], order: int) -> GradCheckReport | None:
+def _checked(
+    trial: Trial, call: Call, subset: set[str], order: int
+) -> GradCheckReport | Problem | None:
+    """Run gradcheck: a report, what the operator raised, or None if nothing can be concluded."""
     given = _differentiable(call.fresh(), subset)
     with quietly():
-        report = gradcheck(
-            _function(call),
-            given.args,
-            given.kwargs,
-            order=order,
-            seed=trial.session.seed,
-            raise_exception=False,
-        )
+        try:
+            report = gradcheck(
+                _function(call),
+                given.args,
+                given.kwargs,
+                order=order,
+                seed=trial.session.seed,
+                raise_exception=False,
+            )
+        except Exception as error:
+            if not _from_backward(error):
+                raise
+            return Problem(
+                call, "gradient", "the rule raises", got=user_traceback(error),
+                facet=GRADIENT, cause=error,
+            )  # fmt: skip
     if report.status == "skipped":
         note = f"{trial.check.name} is inconclusive for {call.label}: {report.reason}"
         if report.reason not in ("no elements", "no float or complex result"):
@@ -235,6 +262,12 @@ def _checked(trial: Trial, call: Call, subset: set[str], order: int) -> GradChec
         trial.inconclusive.append(report.reason)
         return None
     return report
+
+
+def _from_backward(error: Exception) -> bool:
+    """Return whether an exception comes from a gradient rule, or from the engine checking it."""
+    notes = getattr(error, "__notes__", [])
+    return isinstance(error, AutogradError) or any("in the backward of" in note for note in notes)
 
 
 def _problems(call: Call, report: GradCheckReport, subset: set[str]) -> Iterator[Problem]:
@@ -259,7 +292,7 @@ def _problems(call: Call, report: GradCheckReport, subset: set[str]) -> Iterator
 
 def _gradients(call: Call, seeds: list[Array] | None = None) -> Callable[[], list[Array | None]]:
     """Record a call; return what runs its backward."""
-    given = _differentiable(call.fresh(), {name for name, _ in call.inexact})
+    given = _differentiable(call.fresh(), set(_differentiable_names(call)))
     inputs = [t for _, t in given.inexact if t.requires_grad]
     results = [
         t for t in inexact_results(_function(call)(*given.args, **given.kwargs)) if t.requires_grad
@@ -349,7 +382,7 @@ def _incoming_layouts(call: Call) -> Iterator[Problem]:
 def _with_layout(call: Call, label: str) -> list[Array | None]:
     """Return the gradients for random incoming gradients laid out one way."""
     rng = np.random.default_rng(0)
-    given = _differentiable(call.fresh(), {name for name, _ in call.inexact})
+    given = _differentiable(call.fresh(), set(_differentiable_names(call)))
     inputs = _distinct([t for _, t in given.inexact if t.requires_grad])
     made = inexact_results(_function(call)(*given.args, **given.kwargs))
     results = _distinct([t for t in made if t.requires_grad])
@@ -384,16 +417,11 @@ def _second_unable(session: Session) -> str:
 
 def _second(trial: Trial) -> Iterator[Problem]:
     for call in _calls(trial):
-        names = {name for name, _ in call.inexact}
-        try:
-            report = _checked(trial, call, names, order=2)
-        except AutogradError as error:
-            if "save" in str(error) or "second" in str(error):
-                yield Problem(call, "", str(error), facet=GRADIENT)
-                return
-            raise
-        if report is not None:
-            yield from _problems(call, report, set())
+        found = _checked(trial, call, set(_differentiable_names(call)), order=2)
+        if isinstance(found, Problem):
+            yield found
+        elif found is not None:
+            yield from _problems(call, found, set())
 
 
 SECOND_GRADIENT: Final = Check(

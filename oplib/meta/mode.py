@@ -1,0 +1,394 @@
+"""`FakeTensorMode`: run a program on shapes.
+
+The mode is an interpreter: inside of it factories make fakes and real tensors are refused, or
+converted if it allows them. A conversion keeps what can be observed without data: geometry, shared
+storage, the family of views, leaf or not, ``.grad``. Fakes keep working after the mode was left.
+
+Imports floors 0 to 4. Read next: `context.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+
+from .. import _state
+from .._dims import Facts
+from .._text import caller_site, short_repr
+from .._tree import tree_map
+from ..dispatch.bind import describe_call
+from ..dispatch.interpreter import Frame, Interpreter, pop, push
+from ..dispatch.keys import AUTOGRAD, CONSTANT, INTERPRETER, META, VIEW, WEAK
+from ..dispatch.operator import Operator
+from ..dtypes import META as META_DEVICE
+from ..dtypes import Device, as_device
+from ..errors import ArgumentError, FakeTensorError
+from ..prims import clone
+from ..tensor.grad_meta import AccumulationNode, AutogradMeta, Family, ViewRecord, new_leaf_meta
+from ..tensor.meta_array import MetaArray, meta_array
+from ..tensor.storage import Storage, new_storage, owner_of
+from ..tensor.tensor import Tensor, tensor_from_result
+
+__all__ = ["FakeTensorMode", "admit", "adopt"]
+
+_READY: Final = META | INTERPRETER | WEAK
+"""Keys of tensors that a mode lets pass: without data, of another level, or a number."""
+
+
+class FakeTensorMode(Interpreter):
+    """Run a program on shapes: factories make fakes, real tensors are refused or converted.
+
+    Parameters
+    ----------
+    allow_real : bool
+        Convert real tensors met in a call instead of refusing them. One that is written, or that
+        gradients are recorded for, is refused all the same.
+    dynamic : bool
+        Allow result sizes that depend on data; they become symbols.
+
+    Examples
+    --------
+    >>> import oplib
+    >>> with oplib.FakeTensorMode() as mode:
+    ...     x = mode.from_tensor(oplib.ones((2, 3)))
+    ...     (x * 2).shape
+    (2, 3)
+    """
+
+    def __init__(self, allow_real: bool = False, dynamic: bool = False) -> None:
+        self.allow_real = allow_real
+        self.dynamic = dynamic
+        self.facts = Facts()
+        self.made_at = caller_site()
+        self.states: dict[Operator[..., Any], _state.State] = {}
+        self._inside: tuple[_state.State, _state.State] | None = None
+        self._fakes: _Memo = _Memo()
+        self._storages: _Memo = _Memo()
+        self._families: _Memo = _Memo()
+
+    def __repr__(self) -> str:
+        words = {"allow_real": self.allow_real, "dynamic": self.dynamic}
+        options = ", ".join(f"{name}=True" for name, value in words.items() if value)
+        return f"FakeTensorMode({options}) made at {self.made_at}"
+
+    def __enter__(self) -> Self:
+        push(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pop(next(f for f in reversed(_state.current().stack) if f.interpreter is self))
+
+    def __deepcopy__(self, memo: object) -> FakeTensorMode:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.allow_real, self.dynamic, self.facts, self.made_at)
+
+    # ------------------------------------------------------------------ conversion
+
+    def from_tensor(self, tensor: Tensor, *, device: Device | str | None = None) -> Tensor:
+        """Return the fake of a tensor: same geometry, dtype, gradient state, and device.
+
+        The same tensor gives the same fake, tensors over one storage give fakes over one storage,
+        views of one base stay views of one base. Data is neither read nor kept.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Real, or a meta tensor.
+        device : Device or str, optional
+            The device to claim instead of the tensor's own; it need not exist.
+
+        Raises
+        ------
+        FakeTensorError
+            For a fake of another mode, and for a tensor of a running transform.
+        """
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"from_tensor takes a Tensor, got {short_repr(tensor)}")
+        if tensor._keys & INTERPRETER:
+            raise FakeTensorError(
+                f"{tensor!r} belongs to a transform that is running\n"
+                "  convert what the transform was given, or what it returns"
+            )
+        mode = tensor.array.mode if tensor._keys & META else None
+        if mode is self:
+            return tensor
+        if mode is not None:
+            raise FakeTensorError(f"the tensor is a fake of another mode: {mode}, not {self}")
+        place = tensor.device if device is None else as_device(device)
+        fakes: dict[Device, Tensor] | None = self._fakes.get(tensor)
+        if fakes is None:
+            fakes = {}
+            self._fakes.put(tensor, fakes)
+        if place not in fakes:
+            fakes[place] = self._convert(tensor, place)
+        return fakes[place]
+
+    def _convert(self, tensor: Tensor, device: Device) -> Tensor:
+        requires_grad = tensor.requires_grad  # brings a view up to date
+        meta = tensor.autograd_meta if requires_grad else None
+        memory = self._memory(tensor._storage, tensor.array, device)
+        record = tensor._view
+        if record is None:
+            fake = tensor_from_result(self._array(tensor.array, memory))
+            if meta is not None:
+                fake.autograd_meta = self._gradient(meta, fake.array, device)
+        else:
+            fake = self._member(tensor, record, memory)
+        if requires_grad:
+            fake._keys |= AUTOGRAD
+            node = fake.autograd_meta.grad_node if fake.autograd_meta is not None else None
+            if isinstance(node, AccumulationNode):
+                node.leaf = weakref.ref(fake)
+        fake._keys |= tensor._keys & WEAK
+        return fake
+
+    def _member(self, tensor: Tensor, record: ViewRecord, memory: _Memory) -> Tensor:
+        """Return the fake of a tensor that belongs to a family of views."""
+        family = self._family(record.family, memory)
+        is_root = tensor.array is record.family.root_array
+        array = family.root_array if is_root else self._array(tensor.array, memory)
+        fake = tensor_from_result(array)
+        fake._view = ViewRecord(family, record.no_grad, record.opaque)
+        fake._keys |= VIEW
+        if tensor._keys & AUTOGRAD:
+            if is_root:
+                fake.autograd_meta = family.root
+            elif record.opaque:
+                fake.autograd_meta = self._history(array)
+            else:
+                fake._view.epoch = -1  # stale: it will be derived from the root
+        return fake
+
+    def _family(self, family: Family, memory: _Memory) -> Family:
+        found: dict[Device, Family] | None = self._families.get(family)
+        if found is None:
+            found = {}
+            self._families.put(family, found)
+        if memory.device not in found:
+            array = self._array(family.root_array, memory)
+            root = family.root
+            fake_root = None if root is None else self._gradient(root, array, memory.device)
+            found[memory.device] = Family(fake_root, array, META)
+        return found[memory.device]
+
+    def _gradient(self, meta: AutogradMeta, array: MetaArray, device: Device) -> AutogradMeta:
+        """Return the gradient record of a fake; the history of a non-leaf stays behind."""
+        node = meta.grad_node
+        if not isinstance(node, AccumulationNode):
+            return self._history(array)
+        made = new_leaf_meta(array.shape, array.dtype, tensor_from_result(array))
+        if node.grad is not None and isinstance(made.grad_node, AccumulationNode):
+            made.grad_node.grad = self.from_tensor(node.grad, device=device)
+        return made
+
+    def _history(self, array: MetaArray) -> AutogradMeta:
+        """Return the record of a value that was computed from something that requires grad."""
+        with _state.enter(_state.DEFAULT_STATE):
+            fresh = meta_array(array.shape, array.dtype, array.device, mode=self)
+            made = clone(tensor_from_result(fresh).requires_grad_()).autograd_meta
+        assert made is not None
+        return made
+
+    def _memory(self, storage: Storage, array: Any, device: Device) -> _Memory:
+        """Return where a storage is converted to."""
+        found: dict[Device, _Memory] | None = self._storages.get(storage)
+        if found is None:
+            found = {}
+            self._storages.put(storage, found)
+        if device not in found:
+            fake = new_storage()
+            fake.version = storage.version
+            found[device] = _Memory(device, fake, *_extent(array))
+        return found[device]
+
+    def _array(self, array: Any, memory: _Memory) -> MetaArray:
+        offset = _address(array) - memory.first_byte
+        made = MetaArray(
+            array.shape, array.strides, array.dtype, memory.device, memory.storage, offset, self
+        )
+        made.nbytes = memory.nbytes
+        made.readonly = isinstance(array, np.ndarray) and not array.flags.writeable
+        return made
+
+    # ------------------------------------------------------------------ calls
+
+    def take_in(self, tensor: Tensor) -> Tensor:
+        """Return the fake of a tensor made from an array inside of the mode."""
+        return tensor if tensor._keys & _READY else self.from_tensor(tensor)
+
+    def call(self, frame: Frame, op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run the call on fakes."""
+        state = _state.current()
+        _state.set_state(self._state_inside(state))
+        try:
+            return op.call_positional(args if _all_ready(args) else admit(op, args, self))
+        finally:
+            _state.set_state(state)
+
+    def _state_inside(self, outer: _state.State) -> _state.State:
+        """Return the State of calls that this mode sends on; the last one is kept."""
+        if self._inside is not None:
+            known, inner = self._inside
+            if (
+                known.user == outer.user
+                and known.handled == outer.handled
+                and known.include == outer.include
+                and known.stack is outer.stack
+                and known.config is outer.config
+            ):
+                return inner
+        inner = outer.replace(include=outer.include | META).with_config(fake_mode=self)
+        self._inside = outer, inner
+        return inner
+
+
+def _restored(allow_real: bool, dynamic: bool, facts: Facts, made_at: str) -> FakeTensorMode:
+    mode = FakeTensorMode(allow_real, dynamic)
+    mode.facts, mode.made_at = facts, made_at
+    return mode
+
+
+# ---------------------------------------------------------------------- memory
+
+
+class _Memory(NamedTuple):
+    """What a real storage is converted to, the address its offsets count from, and its size."""
+
+    device: Device
+    storage: Storage
+    first_byte: int
+    nbytes: int | None
+
+
+class _Memo:
+    """Values by the identity of an object, forgotten when it dies."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Any) -> Any:
+        """Return the value for `key`, or None."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep `value` for as long as `key` lives."""
+        entries, number = self._entries, id(key)
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            entry = entries.get(number)
+            if entry is not None and entry[0] is reference:
+                del entries[number]
+
+        entries[number] = weakref.ref(key, forget), value
+
+
+def _address(array: Any) -> int:
+    """Return the address of the first element, or its offset in a storage without addresses."""
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    return int(array.offset)
+
+
+def _extent(array: Any) -> tuple[int, int | None]:
+    """Return the address that offsets count from, and the size of the memory if it is known."""
+    if not isinstance(array, np.ndarray):
+        return 0, array.nbytes
+    owner = owner_of(array)
+    if isinstance(owner, np.ndarray):
+        return _address(owner), owner.nbytes
+    return _address(array), None
+
+
+# ---------------------------------------------------------------------- what meets fakes
+
+
+def adopt(constant: Tensor, like: Tensor) -> Tensor:
+    """Turn a constant beside a tensor without data into one, on the same device."""
+    if not like._keys & META or like._keys & INTERPRETER or constant._keys & WEAK:
+        return constant
+    return _without_data(constant, like.device, like.array.mode)
+
+
+def _without_data(constant: Tensor, device: Device, mode: FakeTensorMode | None) -> Tensor:
+    array = constant.array
+    return tensor_from_result(meta_array(array.shape, array.dtype, device, array.strides, mode))
+
+
+def _all_ready(args: tuple[Any, ...]) -> bool:
+    """Return whether nothing among plain arguments needs `admit`; containers count as a no."""
+    for value in args:
+        kind = type(value)
+        if kind is Tensor:
+            if not value._keys & _READY:
+                return False
+        elif kind is list or kind is tuple or kind is dict:
+            return False
+    return True
+
+
+def admit(
+    op: Operator[..., Any], args: Sequence[Any], mode: FakeTensorMode | None
+) -> list[Any]:
+    """Return the arguments of a call with every real tensor converted; no mode means meta tensors.
+
+    Raises
+    ------
+    FakeTensorError
+        For a real tensor that is no constant, unless the mode allows it and nothing would be
+        written or recorded.
+    """
+    written = op.schema.mutated_arguments
+
+    def admitted(name: str, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf._keys & _READY:
+            return leaf
+        if leaf._keys & CONSTANT and name not in written:
+            return _without_data(leaf, META_DEVICE if mode is None else leaf.device, mode)
+        if mode is None:
+            raise _refused(op, args, name, leaf, "used with meta tensors", _TO_META)
+        if not mode.allow_real:
+            raise _refused(op, args, name, leaf, f"used with a {mode}", _CONVERT)
+        if name in written:
+            raise _refused(op, args, name, leaf, "which would be written", _CONVERT_FIRST)
+        if leaf.requires_grad and _state.current().user & AUTOGRAD:
+            raise _refused(op, args, name, leaf, "whose gradient would be a fake", _CONVERT_FIRST)
+        return mode.from_tensor(leaf)
+
+    return [
+        tree_map(functools.partial(admitted, argument.name), value)
+        for argument, value in zip(op.schema.arguments, args, strict=True)
+    ]
+
+
+_TO_META: Final = 'convert it: x.to("meta")'
+_CONVERT: Final = "convert it: mode.from_tensor(x), or make the mode with allow_real=True"
+_CONVERT_FIRST: Final = "convert it once, before it is used: x = mode.from_tensor(x)"
+
+
+def _refused(
+    op: Operator[..., Any], args: Any, name: str, tensor: Tensor, why: str, remedy: str
+) -> FakeTensorError:
+    return FakeTensorError(
+        f"{op.qualname}: argument `{name}` is a real tensor {tensor.describe()}, {why}\n"
+        f"  called as  {describe_call(op, list(args))}\n"
+        f"  called     {caller_site()}\n"
+        f"  {remedy}"
+    )
