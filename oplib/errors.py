@@ -113,7 +113,9 @@ class FakeTensorError(OplibError, RuntimeError):
 
 
 class DataDependentError(FakeTensorError):
-    """The value of a tensor without data was asked for."""
+    """The value of a tensor without data was asked for; that of `array`, where it is known."""
+
+    array: object = None
 
 
 class CaptureError(OplibError, RuntimeError):

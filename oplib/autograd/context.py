@@ -10,8 +10,9 @@ Imports floors 0 to 4, `wrapper.py`, `guard.py`, `family.py`.
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, TypeAlias
 
 from .. import _state
@@ -20,39 +21,50 @@ from .._tree import TreeDef, flatten, leaves, tree_map, unflatten
 from ..dispatch.keys import AUTOGRAD
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, AutogradError
-from ..tensor.grad_meta import AutogradMeta, GradNode
+from ..tensor.grad_meta import GradNode
 from ..tensor.tensor import Tensor
 from .family import check_write
 from .guard import guard
-from .wrapper import Record, recover, recover_output, save, save_all
+from .wrapper import PackedTensor, Record, recover, recover_output, save, save_all
 
 __all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext"]
 
 
-Saved: TypeAlias = tuple[Record | None, int | None, weakref.ref[Tensor] | None, bool]
-"""One kept tensor: record, place, handle of an input, whether it is stated to be constant.
+Place: TypeAlias = int | None
+"""Where the history of a kept tensor is: the index of an input's edge, ``-1 - position`` of an
+output, or None for an intermediate value, whose history is unknown."""
 
-The place says where its history is: the index of an input's edge, ``-1 - position`` of an output,
-or None for an intermediate value, whose history is unknown.
-"""
+Handle: TypeAlias = weakref.ref[Tensor] | None
 
 
 class SavedAttribute:
     """A tensor inside an attribute of ctx."""
 
-    __slots__ = ("saved",)
+    __slots__ = ("constant", "handle", "place", "record")
 
-    def __init__(self, saved: Saved) -> None:
-        self.saved = saved
+    def __init__(self, tensor: Tensor, place: Place, constant: bool) -> None:
+        self.record: Record = save(tensor)
+        self.place = place
+        self.handle: Handle = weakref.ref(tensor)
+        self.constant = constant
 
 
-Kept: TypeAlias = tuple[list[Saved], TreeDef | None, dict[str, Any]]
-"""What a node keeps for a ctx: tensors, their structure, attributes.
+Kept: TypeAlias = tuple[
+    Sequence[Record | None],
+    Sequence[Place],
+    Sequence[Handle],
+    Set[int],
+    TreeDef | None,
+    Mapping[str, Any],
+]
+"""What a node keeps for a ctx; by convention the last element of ``node.saved``.
 
-By convention the last element of ``node.saved``.
+Per tensor given to `save_for_backward` a record, a place and a handle, None included; which of them
+are stated to be constant; how they were nested; and the user's attributes that hold tensors.
 """
 
-NOTHING_KEPT: Final[Kept] = ([], None, {})
+_NONE: Final[Set[int]] = frozenset()
+NOTHING_KEPT: Final[Kept] = ((), (), (), _NONE, None, {})
 
 
 class Context:
@@ -150,11 +162,12 @@ class Context:
         if self._ctx_node is None:
             return _as_given(self._ctx_given, self._ctx_tree)
         node, kept = self._ctx_kept("the saved tensors")
+        records, places, handles, constants, tree, _ = kept
         found = [
-            None if saved[0] is None else _recovered(saved, node, f"saved tensor {i}")
-            for i, saved in enumerate(kept[0])
+            None if record is None else _recovered(node, i, record, place, handle, i in constants)
+            for i, (record, place, handle) in enumerate(zip(records, places, handles, strict=True))
         ]
-        return _as_given(found, kept[1])
+        return _as_given(found, tree)
 
     def saved_tensor(self) -> tuple[Any, ...]:
         """Return `saved_tensors` (Paddle's spelling)."""
@@ -181,47 +194,62 @@ class Context:
         if self._ctx_node is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         node, kept = self._ctx_kept(f"ctx.{name}")
-        attributes = kept[2]
+        attributes = kept[-1]
         if name not in attributes:
             raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
 
         def back(leaf: Any) -> Any:
             if type(leaf) is not SavedAttribute:
                 return leaf
-            return _recovered(leaf.saved, node, f"ctx.{name}")
+            return _recovered(node, name, leaf.record, leaf.place, leaf.handle, leaf.constant)
 
         return tree_map(back, attributes[name])
 
     # ------------------------------------------------------------------ the framework's side
 
     def _ctx_attach(
-        self, node: GradNode, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None]
+        self,
+        node: GradNode,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None],
+        fresh: bool = False,
     ) -> Kept:
-        """Hand everything that holds tensors over to the node of the call."""
+        """Hand everything that holds tensors over to the node of the call.
+
+        `outputs` has None for inputs that were returned but not written; `fresh` says that no input
+        is among them.
+        """
         self._ctx_node = weakref.ref(node)
+        given = self._ctx_given
         attributes = self._ctx_tensor_attributes() if self.__dict__ else ()
-        if not self._ctx_records and not attributes:
+        if not given and not attributes:
             return NOTHING_KEPT
-        places = {id(tensor): place for place, tensor in enumerate(inputs)}
-        for position, tensor in enumerate(outputs):
-            if tensor is not None and places.get(id(tensor), 0) >= 0:
-                places[id(tensor)] = -1 - position
-        constants = [id(tensor) for tensor in self._ctx_constants]
-        find, ref = places.get, weakref.ref
-        tensors: list[Saved] = [
-            (record, find(id(t)), None if t is None else ref(t), id(t) in constants)
-            for t, record in zip(self._ctx_given, self._ctx_records, strict=True)
-        ]
+        all_inputs = len(given) == len(inputs) and all(map(operator.is_, given, inputs))
+        if all_inputs and fresh and not attributes:  # by far the most common
+            records, self._ctx_given, self._ctx_records = self._ctx_records, (), ()
+            return records, range(len(given)), list(map(weakref.ref, inputs)), _NONE, None, {}
+        return self._ctx_keep(_places(inputs, outputs), attributes)
+
+    def _ctx_keep(self, places: dict[int, int], attributes: Sequence[str]) -> Kept:
+        """Return what a node keeps, given the places of inputs and outputs by id."""
+        given = self._ctx_given
+        constants = {id(tensor) for tensor in self._ctx_constants}
 
         def keep(leaf: Any) -> Any:
             if type(leaf) is not Tensor:
                 return leaf
-            saved = (save(leaf), find(id(leaf)), ref(leaf), id(leaf) in constants)
-            return SavedAttribute(saved)
+            return SavedAttribute(leaf, places.get(id(leaf)), id(leaf) in constants)
 
-        kept = {name: tree_map(keep, self.__dict__.pop(name)) for name in attributes}
+        kept = (
+            self._ctx_records,
+            [places.get(id(tensor)) for tensor in given],
+            [None if tensor is None else weakref.ref(tensor) for tensor in given],
+            {i for i, tensor in enumerate(given) if id(tensor) in constants},
+            self._ctx_tree,
+            {name: tree_map(keep, self.__dict__.pop(name)) for name in attributes},
+        )
         self._ctx_given = self._ctx_records = self._ctx_constants = ()
-        return tensors, self._ctx_tree, kept
+        return kept
 
     def _ctx_forget_marks(self) -> None:
         """Let go of marked tensors, which refer to the node if they are outputs."""
@@ -291,23 +319,48 @@ class PyLayerContext(Context):
         self._ctx_not_inplace += _only_tensors("mark_not_inplace", tensors)
 
 
-# ---------------------------------------------------------------------- recovering
+# ---------------------------------------------------------------------- saving and recovering
 
 
-def _recovered(saved: Saved, node: GradNode, what: str) -> Tensor:
-    """Return a kept tensor with its history, after a version check."""
-    record, place, handle, constant = saved
-    assert record is not None
+def _places(inputs: Sequence[Tensor], outputs: Sequence[Tensor | None]) -> dict[int, int]:
+    """Return id -> place; a written input counts as an output, an output twice as its first."""
+    places = {}
+    for position in range(len(outputs) - 1, -1, -1):
+        places[id(outputs[position])] = -1 - position
+    places.pop(id(None), None)
+    for index, tensor in enumerate(inputs):
+        places.setdefault(id(tensor), index)
+    return places
+
+
+def _recovered(
+    node: GradNode, name: str | int, record: Record, place: Place, handle: Handle, constant: bool
+) -> Tensor:
+    """Return a kept tensor with its history, after a version check.
+
+    A saved input is the caller's own object, as long as that still is what was saved.
+    """
     if place is None:
+        what = _named(name)
         tensor = recover(record, node, None, what)
         if not constant and is_inexact(tensor.dtype) and _state.current().mask & AUTOGRAD:
             guard(tensor, node.edges, _UNKNOWN.format(node=node.name(), what=what))
         return tensor
     if place < 0:
-        return recover_output(record, node, -1 - place, what)
+        return recover_output(record, node, -1 - place, _named(name))
     edge = node.edges[place]
-    tensor = recover(record, node, edge, what)
-    return _same_handle(None if handle is None else handle(), tensor, edge)
+    if handle is not None and not isinstance(record, PackedTensor):
+        own = handle()
+        array, storage, version, _ = record
+        if own is not None and own.array is array and storage.version == version:
+            tracked = own._keys & AUTOGRAD
+            if (own.autograd_meta is edge and tracked) if edge is not None else not tracked:
+                return own
+    return recover(record, node, edge, _named(name))
+
+
+def _named(name: str | int) -> str:
+    return f"saved tensor {name}" if isinstance(name, int) else f"ctx.{name}"
 
 
 _UNKNOWN: Final = (
@@ -316,15 +369,6 @@ _UNKNOWN: Final = (
     "  recompute it in backward from saved inputs, return it as an output, or state that it is a "
     "constant: ctx.mark_constant(tensor)"
 )
-
-
-def _same_handle(handle: Tensor | None, tensor: Tensor, edge: AutogradMeta | None) -> Tensor:
-    """Return the caller's own object for a saved input, as long as it still is what was saved."""
-    if handle is None or handle.array is not tensor.array:
-        return tensor
-    if edge is None:
-        return tensor if handle._keys & AUTOGRAD else handle
-    return handle if handle.autograd_meta is edge and handle._keys & AUTOGRAD else tensor
 
 
 def _as_given(flat: Sequence[Any], tree: TreeDef | None) -> tuple[Any, ...]:

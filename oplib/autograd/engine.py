@@ -21,7 +21,16 @@ from ..dispatch.keys import AUTOGRAD
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
-from .gradients import Node, add_gradients, add_into, check_device, edge_name, fit, owned_copy
+from .gradients import (
+    PLACE,
+    Node,
+    add_gradients,
+    add_into,
+    check_device,
+    edge_name,
+    fit,
+    owned_copy,
+)
 from .observe import observe, run_posthooks, run_prehooks
 
 __all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
@@ -151,12 +160,13 @@ class Run:
         holders: dict[Node, GradTensorHolder] = {}
         for meta, seed in roots:
             node = meta.grad_node
-            if node not in holders:
-                holders[node] = GradTensorHolder(node)
-            holders[node].add(meta.position, seed)
+            holder = holders.get(node)
+            if holder is None:
+                holder = holders[node] = GradTensorHolder(node)
+            holder.add(meta.position, seed)
         starts = list(holders.values())
         _count(holders, self.targets)
-        return holders, deque(holder for holder in starts if not holder.waiting)
+        return holders, deque([holder for holder in starts if not holder.waiting])
 
     def _loop(self, holders: dict[Node, GradTensorHolder], ready: deque[GradTensorHolder]) -> None:
         """Run every node. This is the hot path: the common node is handled without a call."""
@@ -311,8 +321,10 @@ def _accumulate(node: AccumulationNode, gradient: Tensor) -> None:
     The sum is made outside of the lock, because an operator of some backend may compute it; it is
     stored if no other thread stored one meanwhile.
     """
-    _check_unwritten(node, gradient)
-    check_device(gradient, node)
+    if gradient._storage.version:
+        raise _overwritten(node)
+    if gradient._keys & PLACE != node.keys:
+        check_device(gradient, node)
     while True:
         present = node.grad
         total = owned_copy(gradient) if present is None else add_gradients(present, gradient)

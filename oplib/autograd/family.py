@@ -47,22 +47,19 @@ from ..tensor.grad_meta import (
 )
 from ..tensor.tensor import Tensor
 
-__all__ = ["ViewStage", "check_write", "rebase", "refresh"]
+__all__ = ["ViewStage", "check_write", "derive_from", "rebase", "refresh", "refresh_for_use"]
 
 _new: Final = object.__new__
 
 
 def refresh(tensor: Tensor) -> None:
-    """Bring a handle that is behind its family up to date."""
+    """Bring a handle that is behind its family up to date.
+
+    An opaque handle (see `ViewRecord`) stays behind; `refresh_for_use` complains about it.
+    """
     record = tensor._view
-    if record is None or record.epoch == record.family.epoch:
+    if record is None or record.epoch == record.family.epoch or record.opaque:
         return
-    if record.opaque:
-        raise AliasError(
-            f"this tensor was made by {record.opaque} and lies in a tensor that was written to "
-            "since, so its history no longer describes its value\n"
-            "  write before the call, or let the function return a copy: x.clone()"
-        )
     family = record.family
     record.epoch = family.epoch
     before = tensor.autograd_meta
@@ -74,6 +71,26 @@ def refresh(tensor: Tensor) -> None:
     if before is not None and before.retained is not None:
         move_retained(tensor.autograd_meta, before)
     tensor._keys |= AUTOGRAD
+
+
+def refresh_for_use(tensor: Tensor) -> None:
+    """Refresh a handle that is about to be used in a graph.
+
+    Raises
+    ------
+    AliasError
+        If its history cannot be brought up to date.
+    """
+    refresh(tensor)
+    record = tensor._view
+    stale = record is not None and record.epoch != record.family.epoch
+    if stale and tensor._keys & AUTOGRAD and _state.current().mask & AUTOGRAD:
+        assert record is not None
+        raise AliasError(
+            f"this tensor was made by {record.opaque} and lies in a tensor that was written to "
+            "since, so its history no longer describes its value\n"
+            "  write before the call, or let the function return a copy: x.clone()"
+        )
 
 
 def rebase(tensor: Tensor) -> None:
@@ -309,7 +326,7 @@ def _refreshed_call(op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
     """Refresh every argument, take the key set anew, and continue below View."""
     keys = 0
     for tensor in tensor_leaves(args):
-        refresh(tensor)
+        refresh_for_use(tensor)
         keys |= tensor._keys
     state = _state.current()
     keys = (keys | state.include) & state.mask & ~VIEW

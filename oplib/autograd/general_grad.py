@@ -21,6 +21,7 @@ from ..prims import cast, new_full
 from ..tensor.grad_meta import AutogradMeta
 from ..tensor.tensor import Tensor, tensor_from_result
 from .engine import Run, Targets, in_topological_order
+from .family import refresh
 from .gradients import Node, owned_copy
 from .modes import grad_off
 
@@ -207,6 +208,8 @@ def _tensor_list(value: Any, name: str) -> list[Tensor]:
     """Return the tensors of an argument, refusing anything else and duplicates."""
     if type(value) is Tensor:
         return [value]
+    if type(value) is list and len(value) == 1 and type(value[0]) is Tensor:
+        return value
     if not isinstance(value, list | tuple) or not value:
         raise ArgumentError(f"{name} is a Tensor or a non-empty list of Tensors, got {value!r}")
     seen: dict[int, int] = {}
@@ -232,16 +235,30 @@ def _seeded(
             f"{name} must hold one seed per root, {len(roots)} in all, got {seeds!r}"
         )
     pairs = []
-    for position, (root, seed) in enumerate(zip(roots, seeds, strict=True)):
-        if not root.requires_grad or root.autograd_meta is None:
+    for position, root in enumerate(roots):
+        if root._view is not None:
+            refresh(root)
+        meta = root.autograd_meta
+        if meta is None or not root._keys & AUTOGRAD:
             raise AutogradError(
                 f"root {position} ({root.describe()}) does not require grad, so there is nothing "
                 "to differentiate\n"
                 "  was it computed outside no_grad, from a leaf with stop_gradient=False?"
             )
-        seed = _seed(root, seed, f"{name}[{position}]", create_graph)
-        pairs.append((root.autograd_meta, seed))
+        seed = seeds[position]
+        if _is_plain(seed, root):
+            pairs.append((meta, owned_copy(seed)))
+        else:
+            pairs.append((meta, _seed(root, seed, f"{name}[{position}]", create_graph)))
     return pairs
+
+
+def _is_plain(seed: Any, root: Tensor) -> bool:
+    """Return whether a seed can be taken as it is, by far the most common case."""
+    if type(seed) is not Tensor or seed._keys != CPU:
+        return False
+    own, given = root.array, seed.array
+    return own.dtype is given.dtype and own.shape == given.shape
 
 
 def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
@@ -263,8 +280,6 @@ def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
         )
     if seed.dtype.kind == "c" and root.dtype.kind != "c":
         raise AutogradError(f"{name} is complex, the root is real; pass its real part")
-    if seed._keys == CPU and seed.dtype is root.dtype:
-        return owned_copy(seed)
     with _state.enter(_state.current() if create_graph else grad_off(_state.current())):
         if seed.dtype != root.dtype:
             return cast(seed, root.dtype)

@@ -29,6 +29,7 @@ from ..tensor.grad_meta import AccumulationNode, GradNode
 from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = [
+    "PLACE",
     "Node",
     "Spec",
     "add_gradients",
@@ -42,7 +43,9 @@ __all__ = [
 
 Node: TypeAlias = GradNode | AccumulationNode
 
-_PLACE: Final = BACKENDS | META | INTERPRETER
+PLACE: Final = BACKENDS | META | INTERPRETER
+"""The keys that say where a tensor lives."""
+
 _ndarray: Final = np.ndarray
 
 
@@ -89,8 +92,8 @@ def zeros_for(node: GradNode, position: int, like: Tensor) -> Tensor:
 
 
 def check_device(gradient: Tensor, node: AccumulationNode) -> None:
-    """Raise unless a gradient lives where its leaf lives."""
-    if gradient._keys & _PLACE == node.keys or node.keys & INTERPRETER:
+    """Raise for a gradient that lives elsewhere than its leaf (but for constants of a run)."""
+    if node.keys & INTERPRETER:
         return
     if gradient._keys & INTERPRETER:
         raise AutogradError(

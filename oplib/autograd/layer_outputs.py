@@ -80,24 +80,23 @@ class LayerCall:
         self.versions = versions
 
 
-def is_plain(ctx: PyLayerContext, result: Any, inputs: list[Tensor], versions: list[int]) -> bool:
-    """Return whether forward gave one fresh inexact tensor and wrote to no input."""
+def is_plain(ctx: PyLayerContext, result: Any) -> bool:
+    """Return whether forward gave one inexact tensor, and marked nothing."""
     if type(result) is not Tensor or result.array.dtype.kind not in "fcV":
         return False
-    storage = result._storage
-    for tensor, version in zip(inputs, versions, strict=True):
-        if tensor._storage is storage or tensor._storage.version != version:
-            return False
     return not (ctx._ctx_dirty or ctx._ctx_undifferentiable)
 
 
 def layer_output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> Tensor:
     """Return a handle of its own for a fresh output."""
     array = made.array
+    output: Tensor = _new(Tensor)
+    output.array = array
+    output._keys = made._keys & ~VIEW | AUTOGRAD
+    output._storage = made._storage
+    output._view = None
     dtype = array.dtype if ctx.grad_in_dtype_consistent else None
-    output = alias_of(made, array)
     output.autograd_meta = new_meta(node, position, array.shape, dtype)
-    output._keys |= AUTOGRAD
     return output
 
 
@@ -107,8 +106,6 @@ def as_seen_below(facts: LayerFacts, made: Tensor, inputs: list[Tensor]) -> Tens
     Forward ran with grad off on every level, so below this one the output has no history, and its
     gradient would silently be zero there. The boundary makes it raise instead.
     """
-    if not made._keys & INTERPRETER:
-        return made
     state = _state.current()
     with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
         bounded: Tensor = layer_boundary(made, list(inputs), facts.layer.__name__)
@@ -168,7 +165,8 @@ def record_outputs(call: LayerCall, ctx: PyLayerContext, result: Any) -> Any:
             handle = _rewritten(ctx, made, node, position)
             written = [tensor for tensor in written if tensor is not made]
         else:
-            handle = layer_output(ctx, as_seen_below(facts, made, call.inputs), node, position)
+            seen = as_seen_below(facts, made, call.inputs) if made._keys & INTERPRETER else made
+            handle = layer_output(ctx, seen, node, position)
             if id(made._storage) in storages:
                 _join_as_alias(handle, storages[id(made._storage)], facts.title)
         handles.append(handle)

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from .. import _state
-from ..dispatch.keys import AUTOCAST, AUTOGRAD, VIEW
+from ..dispatch.keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
 from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
 from .context import Context, PyLayerContext
-from .family import refresh
+from .family import refresh_for_use
 from .guard import guard
 from .layer_facts import LayerFacts
 from .layer_outputs import (
@@ -113,7 +113,7 @@ class PyLayer:
         for value in args:
             if type(value) is Tensor:
                 if value._keys & VIEW:
-                    refresh(value)
+                    refresh_for_use(value)
                 meta = value.autograd_meta if value._keys & AUTOGRAD else None
                 inputs.append(value)
                 edges.append(meta)
@@ -125,7 +125,8 @@ class PyLayer:
         if state.include & AUTOCAST or True not in needs:
             return _apply_any(facts, args, kwargs, state)
         ctx = PyLayerContext(facts.title, tuple(needs))
-        versions = [tensor._storage.version for tensor in inputs]
+        storages = [tensor._storage for tensor in inputs]
+        versions = [storage.version for storage in storages]
         _state.set_state(grad_off(state))
         try:
             result = facts.forward(ctx, *args)
@@ -135,7 +136,9 @@ class PyLayer:
         finally:
             _state.set_state(state)
         tensors = None if len(inputs) == len(args) else tuple([type(v) is Tensor for v in args])
-        if not is_plain(ctx, result, inputs, versions):
+        if not is_plain(ctx, result) or (
+            result._storage in storages or [storage.version for storage in storages] != versions
+        ):
             call = LayerCall(facts, tensors, None, tuple(edges), inputs, versions)
             return record_outputs(call, ctx, result)
         node: GradNode = _new(GradNode)
@@ -145,8 +148,10 @@ class PyLayer:
         array = result.array
         node.shapes = array.shape
         node.dtypes = array.dtype
-        node.saved = (ctx, tensors, ctx._ctx_attach(node, inputs, (result,)))
-        return layer_output(ctx, as_seen_below(facts, result, inputs), node, 0)
+        node.saved = (ctx, tensors, ctx._ctx_attach(node, inputs, (result,), fresh=True))
+        if result._keys & INTERPRETER:
+            result = as_seen_below(facts, result, inputs)
+        return layer_output(ctx, result, node, 0)
 
 
 # ---------------------------------------------------------------------- any call
@@ -166,7 +171,7 @@ def _apply_any(
     bound = _bound(facts, args, kwargs)
     arguments = [Argument(name, value, inputs) for name, value in bound]
     for tensor in inputs:
-        refresh(tensor)
+        refresh_for_use(tensor)
     recording = state.mask & AUTOGRAD
     edges = tuple([t.autograd_meta if recording and t._keys & AUTOGRAD else None for t in inputs])
     needed = iter([edge is not None for edge in edges])

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
 from .. import _state
 from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS, VIEW
 from ..dtypes import is_inexact
@@ -23,7 +25,7 @@ from ..errors import AutogradError
 from ..prims import clone
 from ..tensor.grad_meta import AutogradMeta, GradNode, new_meta
 from ..tensor.storage import Storage
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = [
     "PackedTensor",
@@ -100,8 +102,11 @@ def save_all(tensors: Sequence[Tensor | None]) -> list[Record | None]:
 
 def save_copy(tensor: Tensor) -> Record:
     """Return the record of a copy of a tensor that is about to be overwritten."""
+    array = tensor.array
+    if type(array) is np.ndarray:  # no operator call, so that a mode sees the user's call only
+        return save(tensor_from_result(array.copy(order="K")))
     state = _state.current()
-    plain = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
+    plain = _handle(array, tensor._keys & _KEPT, tensor._storage)
     with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
         copied = clone(plain)
     return save(copied)

@@ -131,7 +131,6 @@ class _Group:
         record = self.memory.inputs[index]._view
         region.past = index if record is None else record.family
         region.before_write = self.prepare
-        region.span = lambda: self._span((index,), [region])
         self.members.append((index, region))
         return region
 
@@ -171,7 +170,7 @@ class _Group:
             self.unite()
             return
         joined = Region(cover.value, cover.form, cover.storage)
-        joined.past, joined.span = cover.past, cover.span
+        joined.past = cover.past
         for top in tops:
             _merge(top, joined)
 

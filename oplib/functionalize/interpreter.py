@@ -18,6 +18,7 @@ Imports floors 0 to 4 and the files above. Read next: `run.py`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -34,14 +35,14 @@ from ..dispatch.plan import python_call
 from ..errors import AliasError, AutogradError, FakeTensorError
 from ..prims import detach, lift
 from ..schema import TensorType
-from ..tensor.geometry import Geometry, extent, overlap, self_overlap
+from ..tensor.geometry import Geometry, covers, overlap, self_overlap
 from ..tensor.grad_meta import GradNode, NodeKind, new_meta
 from ..tensor.meta_array import MetaArray
 from ..tensor.storage import new_storage
 from ..tensor.tensor import Tensor, alias_of, engine, tensor_from_result, view_of
 from .access import laid_out, recorded
 from .opaque import At, fresh_returns, functionalized, rebased, records
-from .storage import FunctionalArray, Region, form_of
+from .storage import FunctionalArray, Region, ViewStep, form_of
 
 __all__ = ["Functionalize"]
 
@@ -182,29 +183,42 @@ class Functionalize(Interpreter):
             geometry = _inferred_views(op, base, args)
         if geometry is None:
             return None
-        if isinstance(geometry, list):
-            return [self._view_handle(op, base, part) for part in geometry]
-        return self._view_handle(op, base, geometry)
+        no_grad = not _state.current().user & AUTOGRAD
+        if not isinstance(geometry, list):
+            step = ViewStep(op, args[1:], None, no_grad)
+            return self._view_handle(op, base, geometry, step)
+        return [
+            self._view_handle(op, base, part, ViewStep(op, args[1:], position, no_grad))
+            for position, part in enumerate(geometry)
+        ]
 
-    def _view_handle(self, op: AnyOperator, base: Tensor, geometry: Geometry) -> Tensor:
+    def _view_handle(
+        self, op: AnyOperator, base: Tensor, geometry: Geometry, step: ViewStep | None
+    ) -> Tensor:
         joins = records(op)
         array: FunctionalArray = base.array
         if array.origin is not None and _ABSOLUTE in op.tags:
             self.addressed.add(array.origin)
-        if _lies_in(geometry, array.region.form):
-            view = array.view(geometry, detached=not joins)
-        else:
-            view = self._beyond(array, geometry)
+        inside = _lies_in(geometry, self._memory_of(array))
+        around = None if inside else self._beyond(array, geometry)
+        if around is not None:
+            geometry = around.geometry
+        view = array.view(geometry, step, not joins, around)
         return view_of(base, view) if joins else alias_of(base, view)
 
+    def _memory_of(self, array: FunctionalArray) -> Geometry:
+        """Return the geometry of the input, or of the temporary, that a handle is a view of."""
+        if array.origin is None:
+            return array.region.form
+        return self.handles[array.origin].array.geometry  # type: ignore[no-any-return]
+
     def _beyond(self, array: FunctionalArray, geometry: Geometry) -> FunctionalArray:
-        """Return a view that leaves the memory of its handle: other memory of the same owner."""
+        """Return the handle of other memory of the same owner, where a view leaves its own."""
         if array.origin is None:
             raise AliasError(
                 f"a view {geometry} reaches beyond the memory it is taken of ({array.region.form})"
             )
-        base = self.handles[array.origin].array.geometry
-        handle = self.adopt_beyond(array.origin, base, geometry)
+        handle = self.adopt_beyond(array.origin, self._memory_of(array), geometry)
         return handle.array  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ writes
@@ -336,10 +350,6 @@ class Functionalize(Interpreter):
         arrays: list[FunctionalArray] = [tensor.array for tensor in written]
         regions = {id(array.region): array for array in reversed(arrays)}
         first = [regions[key] for key in dict.fromkeys(id(array.region) for array in arrays)]
-        for tensor in [t for t in tensor_leaves(args) if self.owns(self._own(t))]:
-            array = self._own(tensor).array
-            if id(array.region) in regions:
-                array.region.access_to(array.geometry)
         forms = [array.region.form for array in first]
         with recorded():
             bases = [
@@ -403,7 +413,7 @@ class Functionalize(Interpreter):
     ) -> Any:
         """Return a result that is a view of a written argument, as its fake rule describes it."""
         base = self._own(given[op.schema.aliased_arguments(index)[0]])
-        return self._view_handle(op, base, _inferred_views(op, base, args, index))
+        return self._view_handle(op, base, _inferred_views(op, base, args, index), None)
 
     def requires_grad_changed(self, tensor: Tensor, value: bool) -> None:
         """Let the run know that ``requires_grad`` of a handle was set."""
@@ -452,12 +462,10 @@ def _without_known_history(value: Tensor, handle: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- geometries of views
 
 
+@functools.lru_cache(maxsize=4096)
 def _lies_in(geometry: Geometry, form: Geometry) -> bool:
-    if 0 in geometry.shape:
-        return True
-    low, high = extent(geometry)
-    first, last = extent(form)
-    return first <= low and high <= last
+    """Return whether a view has no byte that the memory it is taken of has not."""
+    return covers(form, geometry)
 
 
 def _inferred_views(

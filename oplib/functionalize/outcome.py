@@ -4,7 +4,7 @@
 settles it at every call. Everything is computed before anything is stored, so a run that raises has
 changed nothing.
 
-Imports floors 0 to 4, `access.py`. Read next: `settle.py`.
+Imports floors 0 to 4, `storage.py`. Read next: `settle.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from .._tree import TreeDef
 from ..tensor.geometry import Geometry
+from .storage import ViewStep
 
 __all__ = [
     "Derived",
@@ -33,22 +34,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a view result remembers besides its addresses.
+    """How a view result came about, and what it remembers besides its addresses.
 
     Attributes
     ----------
-    detached : bool
-        It does not belong to the family of its base.
-    no_grad : bool
-        It was taken while recording was off.
+    start, steps : int or None, tuple of ViewStep or None
+        The view operators that lead to it, from an input (or from the temporary) on; None if some
+        other operator returned it.
     requires_grad : bool
     value : int or None
-        The value whose history a detached view has.
+        The value whose history a detached view has, if it has one.
     """
 
-    detached: bool = False
-    no_grad: bool = False
-    requires_grad: bool = False
+    start: int | None
+    steps: tuple[ViewStep, ...] | None
+    requires_grad: bool
     value: int | None = None
 
 

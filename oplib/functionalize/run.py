@@ -456,10 +456,9 @@ class _Finish:
         """Return what a view remembers besides its addresses."""
         array: FunctionalArray = leaf.array
         requires_grad = leaf.requires_grad
-        detached = array.history is not of_base
-        value = self._add(array.read()) if detached and requires_grad else None
-        no_grad = leaf._view is not None and leaf._view.no_grad
-        return Past(detached, no_grad, requires_grad, value)
+        has_own = requires_grad and array.history is not of_base
+        value = self._add(array.read()) if has_own else None
+        return Past(array.start, array.steps, requires_grad, value)
 
     def _root(self, region: Region) -> int:
         """Return the value of a temporary, in a buffer that no input and no other result has."""

@@ -19,7 +19,7 @@ from .._tree import unflatten
 from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import alias, clone, copy_, detach, strided_view
-from ..tensor.geometry import Geometry, same_geometry, self_overlap
+from ..tensor.geometry import Geometry, self_overlap
 from ..tensor.grad_meta import new_meta
 from ..tensor.tensor import Tensor, alias_of, engine
 from .access import laid_out, recorded, view_at
@@ -34,7 +34,7 @@ from .outcome import (
     ValueView,
     WriteBack,
 )
-from .storage import form_of
+from .storage import ViewStep, form_of
 
 __all__ = ["settle"]
 
@@ -73,7 +73,7 @@ def settle(
         if isinstance(record, InputResult):
             results[position] = inputs[record.index]
         elif isinstance(record, InputView):
-            results[position] = _input_view(record, inputs[record.index], values)
+            results[position] = _input_view(record, inputs, values)
     for position, record in enumerate(outcome.records):
         if isinstance(record, SameResult):
             results[position] = results[record.result]
@@ -210,15 +210,18 @@ class _Results:
         if root is None:
             value = laid_out(self.values[record.value], record.form, True)
             root = self.roots[record.value] = self._own(value)
-        whole = same_geometry(record.geometry, record.form)
-        if whole and record.past == Past(requires_grad=bool(root._keys & AUTOGRAD)):
+        if record.past == Past(None, (), bool(root._keys & AUTOGRAD)):
             if record.value not in self.given_out:
                 self.given_out.add(record.value)
                 return root
         return _remembering(record.past, root, record.form, record.geometry, self.values)
 
 
-def _input_view(record: InputView, base: Tensor, values: Sequence[Tensor]) -> Tensor:
+def _input_view(
+    record: InputView, inputs: Sequence[Tensor], values: Sequence[Tensor]
+) -> Tensor:
+    steps, start = record.past.steps, record.past.start
+    base = inputs[record.index if steps is None or start is None else start]
     return _remembering(record.past, base, record.base, record.geometry, values)
 
 
@@ -226,14 +229,9 @@ def _remembering(
     past: Past, root: Tensor, form: Geometry, geometry: Geometry, values: Sequence[Tensor]
 ) -> Tensor:
     """Return a view of a buffer with the past that the handle had inside the run."""
-    state = _state.current()
-    user = state.user & ~AUTOGRAD if past.no_grad else -1
-    with _state.enter(state.replace(user=user)):
-        view = view_at(root, form, geometry)
-        if past.detached:
-            view = detach(view)
-        elif view is root:
-            view = alias(root)
+    view = view_at(root, form, geometry) if past.steps is None else _replayed(root, past.steps)
+    if view is root:
+        view = alias(root)
     if past.value is not None:
         meta = values[past.value].autograd_meta
         assert meta is not None
@@ -244,6 +242,18 @@ def _remembering(
             view._view.epoch = -1  # taken under no_grad, before a recorded write made it stale
     elif view._keys & AUTOGRAD:
         view.requires_grad = False
+    return view
+
+
+def _replayed(root: Tensor, steps: Sequence[ViewStep]) -> Tensor:
+    """Return what view operators make of a handle, each in the grad mode it had."""
+    view = root
+    state = _state.current()
+    for step in steps:
+        user = state.user & ~AUTOGRAD if step.no_grad else -1
+        with _state.enter(state.replace(user=user)):
+            result = step.op.call_positional([view, *step.args])
+        view = result if step.part is None else result[step.part]
     return view
 
 

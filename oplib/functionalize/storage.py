@@ -18,12 +18,14 @@ Imports floors 0 to 4, `access.py`. Read next: `opaque.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..dispatch.interpreter import Frame
 from ..dispatch.keys import AUTOGRAD
+from ..dispatch.operator import Operator
 from ..dtypes import Device
 from ..errors import AliasError
 from ..prims import detach, graft, overwrite
@@ -32,7 +34,7 @@ from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
 from .access import Access, access, laid_out, recorded
 
-__all__ = ["FunctionalArray", "Region", "form_of"]
+__all__ = ["FunctionalArray", "Region", "ViewStep", "form_of"]
 
 
 class Region:
@@ -58,8 +60,6 @@ class Region:
         Which history of `joined` the handles of this region have; None for that of its `value`.
     before_write : callable or None
         What has to happen before the first write (inputs only).
-    span : callable or None
-        ``span()``: the value and form of all memory from the first byte to the last (inputs only).
     written_through, recorded_through : set of int
         The inputs through whose handles, or views of them, it was written; those where it was
         recorded.
@@ -73,7 +73,6 @@ class Region:
         "others",
         "past",
         "recorded_through",
-        "span",
         "storage",
         "value",
         "version",
@@ -90,7 +89,6 @@ class Region:
         self.past: Any = None
         self.history: Any = None
         self.before_write: Callable[[], None] | None = None
-        self.span: Callable[[], tuple[Tensor, Geometry]] | None = None
         self.written_through: set[int] = set()
         self.recorded_through: set[int] = set()
 
@@ -134,7 +132,7 @@ class Region:
             self.others[history] = value
 
     def access_to(self, part: Geometry) -> Access:
-        """Return how a geometry lies in the value, which is widened if it has to be.
+        """Return how a geometry lies in the value.
 
         Raises
         ------
@@ -142,37 +140,17 @@ class Region:
             If the geometry reaches beyond the memory of the region.
         """
         found = access(part, self.form)
-        if found is None and self.span is not None and _inside(part, self.form):
-            self._widen()
-            found = access(part, self.form)
         if found is None:
             raise AliasError(
-                f"a view {part} of dtype {part.dtype} does not lie in the memory it was taken of "
-                f"({self.form}, dtype {self.form.dtype})\n  take the view of a copy: x.clone()"
+                f"a view {part} of dtype {part.dtype} does not lie regularly in the memory it was "
+                f"taken of ({self.form}, dtype {self.form.dtype})\n"
+                "  take the view of a copy: x.clone()"
             )
         return found
-
-    def _widen(self) -> None:
-        """Let the value cover all bytes from the first to the last, holes included."""
-        assert self.span is not None
-        wide, form = self.span()
-        before = access(self.form, form)
-        assert before is not None
-        with recorded():
-            for history in (None, *self.others):
-                self._set(history, before.put(wide, self.current(history)))
-        self.form = form
-        self.span = None
 
 
 def _without_history(value: Tensor) -> Tensor:
     return detach(value) if value._keys & AUTOGRAD else value
-
-
-def _inside(part: Geometry, form: Geometry) -> bool:
-    low, high = extent(part)
-    first, last = extent(form)
-    return first <= low and high <= last
 
 
 def form_of(tensor: Any) -> Geometry:
@@ -183,6 +161,27 @@ def form_of(tensor: Any) -> Geometry:
     if all(step >= 0 for step in strides):
         return g
     return Geometry(g.dtype, g.shape, g.strides, -extent(g)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operator between a handle and a view of it.
+
+    Attributes
+    ----------
+    op : Operator
+    args : tuple
+        Those after the first.
+    part : int or None
+        Which of several views.
+    no_grad : bool
+        Whether it was taken while recording was off.
+    """
+
+    op: Operator[..., Any]
+    args: tuple[Any, ...]
+    part: int | None
+    no_grad: bool
 
 
 class FunctionalArray:
@@ -200,6 +199,9 @@ class FunctionalArray:
         Which value of the region it shows. See Note [Histories].
     detached : bool
         Whether it descends from a handle made by ``detach``.
+    start, steps : int or None, tuple of ViewStep or None
+        How it came to be: the input it began with (its `origin`, unless it lies around that one),
+        and the view operators from there on; steps are None if some other operator returned it.
     """
 
     __slots__ = (
@@ -211,6 +213,8 @@ class FunctionalArray:
         "geometry",
         "history",
         "origin",
+        "start",
+        "steps",
     )
 
     def __init__(
@@ -228,6 +232,8 @@ class FunctionalArray:
         self.origin = origin
         self.history = history
         self.detached = detached
+        self.start = origin
+        self.steps: tuple[ViewStep, ...] | None = ()
         self._cached: Tensor | None = None
         self._cached_version = -1
 
@@ -267,12 +273,29 @@ class FunctionalArray:
         """The storage shared by all handles on this memory."""
         return self._region.storage
 
-    def view(self, geometry: Geometry, detached: bool = False) -> FunctionalArray:
-        """Return another geometry into the same region; a detached one has a history of its own."""
-        region = self.region
+    def view(
+        self,
+        geometry: Geometry,
+        step: ViewStep | None,
+        detached: bool = False,
+        around: FunctionalArray | None = None,
+    ) -> FunctionalArray:
+        """Return another geometry into the same region, or into that of a handle `around` it.
+
+        A detached view has a history of its own.
+        """
+        owner = self if around is None else around
+        region = owner.region
         view = FunctionalArray(
-            self.frame, region, geometry, self.origin, self.history, self.detached or detached
+            self.frame,
+            region,
+            geometry,
+            owner.origin,
+            owner.history,
+            self.detached or detached,
         )
+        view.start = self.start
+        view.steps = None if step is None or self.steps is None else (*self.steps, step)
         if detached:
             view.history = object()
         return view
@@ -297,8 +320,7 @@ class FunctionalArray:
                 if self.is_whole:
                     value = region.current(self.history)
                 else:
-                    place = region.access_to(self.geometry)  # first: it may widen the value
-                    value = place.get(region.current(self.history))
+                    value = region.access_to(self.geometry).get(region.current(self.history))
             self.remember(value)
         if value.array.strides != self.geometry.strides:
             with recorded():

@@ -26,7 +26,6 @@ from .mode import FakeTensorMode
 
 __all__ = [
     "FakeContext",
-    "ValueReadError",
     "current_mode",
     "get_ctx",
     "note_rule",
@@ -100,14 +99,6 @@ def rule_state(op: Operator[..., Any], mode: FakeTensorMode | None, rule: Any) -
 # ---------------------------------------------------------------------- reading a value
 
 
-class ValueReadError(DataDependentError):
-    """The value of `array` was asked for."""
-
-    def __init__(self, message: str, array: MetaArray) -> None:
-        super().__init__(message)
-        self.array = array
-
-
 _ASKED: Final = {"__array__": "numpy.asarray()", "_array_of": "numpy.asarray()"}
 """How to call the method that was asked for a value, where its name does not say it."""
 
@@ -118,13 +109,14 @@ def refuse_value(array: MetaArray) -> NoReturn:
     asked = _ASKED.get(name, f"{name.strip('_')}()")
     kind = "a meta tensor" if array.mode is None else "a fake tensor"
     shape = ", ".join(map(str, array.shape))
-    raise ValueReadError(
+    error = DataDependentError(
         f"{asked} needs the value of {kind} {short_dtype(array.dtype)}[{shape}], which has shape "
         f"and dtype only\n"
         f"  read at  {caller_site()}\n"
-        "  use oplib.where instead of `if`, make the value an argument, or compute on real tensors",
-        array,
+        "  use oplib.where instead of `if`, make the value an argument, or compute on real tensors"
     )
+    error.array = array
+    raise error
 
 
 def _entry_point() -> str:
@@ -139,7 +131,7 @@ def note_rule(error: Exception, op: Operator[..., Any], site: str, args: Sequenc
     """Add to an error that a rule raised: which rule, in which call, on whose value."""
     error.add_note(f"in the fake rule of {op.qualname}, {site}")
     error.add_note(f"called as {describe_call(op, list(args))}")
-    if isinstance(error, ValueReadError):
+    if isinstance(error, DataDependentError):
         for argument, value in zip(op.schema.arguments, args, strict=True):
             if any(tensor.array is error.array for tensor in tensor_leaves([value])):
                 error.add_note(f"the value of argument `{argument.name}` was read")

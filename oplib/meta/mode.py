@@ -238,7 +238,10 @@ class FakeTensorMode(Interpreter):
             _state.set_state(state)
 
     def _state_inside(self, outer: _state.State) -> _state.State:
-        """Return the State of calls that this mode sends on; the last one is kept."""
+        """Return the State of calls that this mode sends on; the last one is kept.
+
+        Modes further out do not see them: the innermost serves factories.
+        """
         if self._inside is not None:
             known, inner = self._inside
             if (
@@ -249,7 +252,9 @@ class FakeTensorMode(Interpreter):
                 and known.config is outer.config
             ):
                 return inner
-        inner = outer.replace(include=outer.include | META).with_config(fake_mode=self)
+        stack = tuple(f for f in outer.stack if not isinstance(f.interpreter, FakeTensorMode))
+        include = outer.include | META if stack else outer.include & ~INTERPRETER | META
+        inner = outer.replace(include=include, stack=stack).with_config(fake_mode=self)
         self._inside = outer, inner
         return inner
 

@@ -185,10 +185,10 @@ class FakeResults:
     def _check_spec(self, where: str, spec: TensorSpec, place: Place) -> None:
         """Check a description: lengths, strides, dtype, device."""
         for axis, length in enumerate(spec.shape):
-            known = not isinstance(length, SymInt)
-            whole = type(length) is int or isinstance(length, np.integer)
-            if known and (not whole or length < 0):
-                self.wrong(f"{where} has the size {length!r} on axis {axis}; a size is an int >= 0")
+            if isinstance(length, SymInt):
+                continue
+            if (type(length) is not int and not isinstance(length, np.integer)) or length < 0:
+                self.wrong(f"{where} has size {length!r} on axis {axis}; a size is an int >= 0")
         if spec.strides is not None and len(spec.strides) != len(spec.shape):
             self.wrong(f"{where} has {len(spec.strides)} strides for shape {spec.shape}")
         if not spec.dtype.isnative or spec.dtype.kind in "OUSMm":

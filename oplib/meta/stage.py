@@ -372,7 +372,8 @@ def _stub_of(kind: Type, op: Operator[..., Any]) -> str:
         kind = kind.element
     if not isinstance(kind, TensorType):
         return "0"
-    for name in op.schema.differentiable_arguments:
-        listed = isinstance(op.schema.argument(name).type, ListType)
+    tensors = {name: op.schema.argument(name).type for name in op.schema.differentiable_arguments}
+    for name, given in sorted(tensors.items(), key=lambda item: isinstance(item[1], OptionalType)):
+        listed = isinstance(given, ListType)
         return f"oplib.empty_like({name}{'[0]' if listed else ''})"
     return "oplib.empty(())"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..tensor import view_rules
@@ -38,7 +37,7 @@ def view_at(x: Array, geometry: Geometry) -> Array:
     element of `x`, as long as that memory has the same owner.
     """
     if 0 in geometry.shape:
-        start = x.view() if x.dtype == geometry.dtype else np.real(x)
+        start = as_strided(x, (0,), (x.itemsize,)).view(geometry.dtype)
     else:
         count = max(1, geometry.dtype.itemsize // x.itemsize)
         start = as_strided(x, (count,), (x.itemsize,)).view(geometry.dtype)[:1]

@@ -211,16 +211,18 @@ def tensor(
 
 
 def _as_constant(array: Array) -> Tensor:
-    """Return the tensor of a fresh array; where calls are intercepted, of a copy made there.
+    """Return the tensor of a fresh array; inside a transform or a fake rule, of a copy made there.
 
-    So a graph holds the value and each run starts from its own, and a fake rule gets a fake.
+    So a graph holds the value and each run starts from its own, and a rule gets a fake.
     """
     made = tensor_from_result(array)
     state = _state.current()
-    if not state.stack and not state.include & META:
-        return made
-    made._keys |= CONSTANT
-    return lift(made)
+    if state.include & META or any(frame.interpreter.wraps for frame in state.stack):
+        made._keys |= CONSTANT
+        return lift(made)
+    for frame in reversed(state.stack):
+        made = frame.interpreter.take_in(made)
+    return made
 
 
 def _size(size: tuple[Any, ...]) -> Any:

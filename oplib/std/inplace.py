@@ -108,6 +108,9 @@ def _declare_in_place(name: str) -> None:
 
 def _twin(op: Operator[..., Any], name: str) -> Callable[..., Tensor]:
     def twin(x: Tensor, *others: Any) -> Tensor:
+        for other in others:
+            if isinstance(other, Tensor):
+                check_fits(other.shape, x.shape, name)
         return broadcast_to_like(cast_same_kind(op(x, *others), x, name), x, name)
 
     return twin

@@ -117,7 +117,7 @@ def meta_array(
     strides: tuple[int, ...] | None = None,
     mode: Any = None,
 ) -> MetaArray:
-    """Return a MetaArray on a storage of its own; C-contiguous unless `strides` (bytes) are given."""
+    """Return a MetaArray on a storage of its own, in C order unless `strides` are given."""
     if strides is None:
         strides = contiguous_strides(shape, dtype.itemsize)
     offset = -extent(Geometry(dtype, shape, strides))[0]

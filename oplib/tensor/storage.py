@@ -108,7 +108,7 @@ def _enter(owner: Any, storage: Storage) -> None:
 
 
 def _at_addresses_of(array: np.ndarray[Any, Any], anywhere: bool) -> Storage | None:
-    """Return the Storage in the table that holds bytes of `array`, of any owner or an opaque one."""
+    """Return the Storage in the table that holds bytes of `array`; `anywhere`: of any owner."""
     low, high = byte_bounds(array)
     for key, reference in list(_by_owner.items()):
         storage = reference()

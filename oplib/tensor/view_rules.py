@@ -458,7 +458,10 @@ def view_as_complex(g: Geometry) -> Geometry:
     """Show pairs of reals, the last axis of length two and without gaps, as complex numbers."""
     if g.dtype.kind != "f" or g.dtype.itemsize not in (4, 8):
         raise ArgumentError(f"view_as_complex needs float32 or float64, got {g.dtype}")
-    if not g.shape or g.shape[-1] != 2 or g.strides[-1] != g.dtype.itemsize:
+    pairs = bool(g.shape) and same(g.shape[-1], 2)
+    if not pairs or not (
+        same(g.strides[-1], g.dtype.itemsize) or any(same(length, 0) for length in g.shape)
+    ):
         raise ArgumentError(f"view_as_complex needs a last axis of length 2 and stride 1, got {g}")
     dtype = np.dtype(f"c{2 * g.dtype.itemsize}")
     return Geometry(dtype, g.shape[:-1], g.strides[:-1], g.offset)

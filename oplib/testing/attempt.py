@@ -51,7 +51,7 @@ class Point:
     def of(problem: Problem, vector: Array) -> Point:
         """Return the recorded run of a problem at a packed point."""
         line = problem.linearize(list(problem.domain.unpack(vector)))
-        values = [output.detach().numpy() for output in line.outputs]
+        values = [output.array for output in line.outputs]
         codomain = problem.codomain(values)
         return Point(vector, line, values, codomain, codomain.pack(values))
 

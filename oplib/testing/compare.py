@@ -262,7 +262,7 @@ def _scalar_differences(
 
 def _as_array(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.detach().numpy()
+        return value.array
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 

@@ -81,7 +81,7 @@ def _backward_repeats(problem: Problem, at: Point, tolerance: float) -> Iterator
 
 
 def _bytes_of(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().numpy()
+    array: Array = tensor.array
     return array
 
 

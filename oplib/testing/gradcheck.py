@@ -222,7 +222,7 @@ class _Check:
         at = given = Point.of(self.problem, vector)
         if not at.codomain.dimension or not self.problem.domain.dimension:
             return self.made("skipped", _nothing(at))
-        before = [tensor.detach().numpy().copy() for tensor in at.line.inputs]
+        before = [tensor.array.copy() for tensor in at.line.inputs]
         full = self.options.full
         if full is None:
             full = self.problem.domain.dimension + at.codomain.dimension <= FULL_LIMIT

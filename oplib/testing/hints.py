@@ -146,7 +146,8 @@ def _factor(e: Evidence) -> str:
         if abs(factor) > 1e-4 and abs(factor - 1) > 1e-6 and _close(given, factor * true):
             fraction = Fraction(factor).limit_denominator(1000)
             nice = abs(float(fraction) - factor) <= 1e-5 * abs(factor)
-            if nice or np.count_nonzero(true) > 1:
+            simple = nice and max(abs(fraction.numerator), fraction.denominator) <= 4
+            if simple or np.count_nonzero(true) > 1:  # of one number to another there is a factor
                 number = str(fraction) if nice else f"{factor:.6g}"
                 return f"off by the factor {number}{_meaning(fraction if nice else None, e)}"
     return ""

@@ -53,7 +53,7 @@ class Linearization:
             return [None] * len(self.inputs)
         outputs, incoming = map(list, zip(*pairs, strict=True))
         found = grad(outputs, self.inputs, incoming, retain_graph=True, allow_unused=True)
-        return [None if g is None else g.detach().numpy() for g in found]
+        return [None if g is None else g.array for g in found]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Problem:
         """Return the results at a point, without recording."""
         self.runs["evaluations"] += 1
         tensors = [tensor_from_array(array) for array in self.layouts(point)]
-        return [t.detach().numpy() for t in self.forward(tensors)]
+        return [t.array for t in self.forward(tensors)]
 
     def linearize(self, point: Sequence[Array]) -> Linearization:
         """Return a recorded run at a point."""
@@ -169,7 +169,7 @@ def call_problem(
 
 
 def _values(tensor: Tensor, convert: Callable[[np.dtype[Any]], np.dtype[Any]]) -> Array:
-    array: Array = tensor.detach().numpy()
+    array: Array = tensor.array
     return like_layout(array.astype(convert(array.dtype), order="K", copy=False), array)
 
 

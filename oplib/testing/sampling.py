@@ -57,10 +57,10 @@ def draw(like: Array, shape: tuple[int, ...], rng: np.random.Generator, bound: i
     """
     dtype, count = like.dtype, int(np.prod(shape, dtype=int))
     if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
+        return np.asarray(rng.integers(0, 2, shape)).astype(bool)
     if dtype.kind in "iu":
         low = min(int(like.min()) if like.size else 0, 0)
-        return rng.integers(max(low, -bound), max(bound, 1), shape).astype(dtype)
+        return np.asarray(rng.integers(max(low, -bound), max(bound, 1), shape)).astype(dtype)
     if not is_inexact(dtype):
         return np.resize(like, shape) if like.size else np.zeros(shape, dtype)
     values = _apart(count, rng).reshape(shape)
@@ -142,7 +142,7 @@ def _other_values(call: Call, rng: np.random.Generator) -> Iterator[Call]:
     if call.inexact:
         yield _mapped(
             call,
-            lambda t: _with_values(t, -np.abs(t.array)) if _is_float(t) else t,
+            lambda t: _with_values(t, np.asarray(-np.abs(t.array))) if _is_float(t) else t,
             "negative values",
             "values",
         )
@@ -279,7 +279,7 @@ def _other_dtypes(call: Call) -> Iterator[Call]:
             array = leaf.array.real if dtype.kind != "c" else leaf.array
             if dtype.kind in "iu":
                 array = np.abs(np.round(array * 3)) if dtype.kind == "u" else np.round(array * 3)
-            return tensor_from_array(array.astype(dtype))
+            return tensor_from_array(np.asarray(array).astype(dtype))
 
         if call.inexact:
             yield _mapped(call, cast, f"dtype {short_dtype(dtype)}", "dtype")

@@ -125,7 +125,7 @@ class Session:
         for call in given:
             self._take(call, self.refused if call.label == INVENTED else self.broken, rng)
         base = self.samples[0] if self.samples else next((f.call for f in self.faults), None)
-        if base is None:
+        if base is None or has_fakes(base):
             return
         deadline = time.monotonic() + time_limit
         for call in derived(base, rng):
@@ -190,7 +190,11 @@ class Session:
         hook = self._hook(expected, where)
         if hook is not None:
             message = hook(actual, expected, where)
-            return None if message is None else Mismatch("", message, "", "")
+            return (
+                None
+                if message is None
+                else Mismatch("", "values", "what `compare` accepts", message)
+            )
         options: dict[str, Any] = {"rtol": self.rtol, "atol": self.atol}
         if isinstance(actual, Tensor) and isinstance(expected, Tensor):
             return compare_arrays(actual.array, expected.array, **options)

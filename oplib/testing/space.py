@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -41,22 +42,22 @@ class Block:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    size: int
     start: int
+    stop: int
+
+    @staticmethod
+    def of(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], start: int) -> Block:
+        """Return the block of an array whose first coordinate is `start`."""
+        size = prod(shape)
+        return Block(
+            name, shape, dtype, size, start, start + size * (2 if dtype.kind == "c" else 1)
+        )
 
     @property
     def is_complex(self) -> bool:
         """Whether an element takes two coordinates."""
         return self.dtype.kind == "c"
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=int))
-
-    @property
-    def stop(self) -> int:
-        """One past the last coordinate."""
-        return self.start + self.size * (2 if self.is_complex else 1)
 
     @property
     def range(self) -> slice:
@@ -83,7 +84,7 @@ class Space:
         blocks: list[Block] = []
         start = 0
         for name, array in named:
-            blocks.append(Block(name, tuple(array.shape), array.dtype, start))
+            blocks.append(Block.of(name, tuple(array.shape), array.dtype, start))
             start = blocks[-1].stop
         return Space(tuple(blocks))
 

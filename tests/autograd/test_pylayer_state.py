@@ -329,8 +329,12 @@ def test_an_alias_whose_base_is_written_later_cannot_be_used_any_more():
     z = leaf(1.0) * 1
     y = Reverse.apply(z)
     z.mul_(2)
-    with pytest.raises(AliasError, match="PyLayer Layer"):
-        y * 3
+    for use in (lambda: y * 3, lambda: Cube.apply(y), lambda: y[0:1]):
+        with pytest.raises(AliasError, match="PyLayer Layer"):
+            use()
+    assert y.requires_grad
+    with oplib.no_grad():
+        assert_values(y * 3, [6.0])
 
 
 def test_an_alias_of_a_stopped_input_cannot_be_written_to_either():

@@ -232,7 +232,8 @@ class _Maker:
         x = self._destination()
         y, tensor = self._fitting(x), self.names[x]
         index = self._basic(tensor)
-        positions = [self.pick.randrange(-n, n) for n in [tensor.shape[0]] * 2] if tensor.ndim and tensor.shape[0] else [0]
+        rows = tensor.shape[0] if tensor.ndim else 0
+        positions = [self.pick.randrange(-rows, rows) for _ in range(2)] if rows else ...
         name = self.pick.choice(["add_", "sub_", "mul_", "copy_", "maximum_"])
         if tensor.dtype.kind == "c" and name == "maximum_":
             name = "mul_"
@@ -246,8 +247,8 @@ class _Maker:
                 f"{x}[{index}] = {y if y[0] not in 'xv' else self._any()}",
                 f"{x}[{index}] = {self._any()}",
                 f"{x}[{index}] += {self.pick.choice(['1', '2.0', self._any()])}",
-                f"{x}[{positions}] = {self._any()}",
-                f"{x}[{positions}] += {self.pick.choice(['1', self._any()])}",
+                f"{x}[{_shown(positions)}] = {self._any()}",
+                f"{x}[{_shown(positions)}] += {self.pick.choice(['1', self._any()])}",
                 f"{x}[{self._same_shape(x)} == 0] = 7.0",
                 f"{x}.masked_fill_({x} == 1, 4.0)",
                 f"{x}.set_value({self._same_shape(x)})",
@@ -288,6 +289,10 @@ class _Maker:
     def _drop(self) -> str:
         name = self._any()
         return f"del {name}" if len(self.names) > 2 else f"{self._new()} = {name}.clone()"
+
+
+def _shown(index: Any) -> str:
+    return "..." if index is ... else str(index)
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

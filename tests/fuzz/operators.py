@@ -42,10 +42,27 @@ def _mixed(x: Any, y: Any) -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------- writes without a twin
+#
+# Kernels and fake rules share their checks, so that a run without data refuses what a run refuses.
+
+
+def check_fits(x: Any, *values: Any) -> None:
+    """Raise unless values can be stored into x element by element."""
+    for value in values:
+        if value.shape != x.shape:
+            raise ValueError(f"{value.shape} does not fit {x.shape}")
+    check_kinds(x, *values)
+
+
+def check_kinds(x: Any, *values: Any) -> None:
+    """Raise unless the dtypes of values can be cast to that of x."""
+    for value in values:
+        if not np.can_cast(value.dtype, x.dtype, "same_kind"):
+            raise TypeError(f"{value.dtype} does not fit {x.dtype}")
 
 
 def _inc(x: Array, k: float) -> None:
-    x += np.asarray(k, x.dtype)
+    x += np.asarray(k).astype(x.dtype)
 
 
 inc_ = define("inc_(Tensor(a!) x, *, float k=1.0) -> Tensor(a!)", _inc)
@@ -54,43 +71,53 @@ inc_.register_vjp(x=lambda grad: grad)
 
 def _axpy(x: Array, y: Array) -> None:
     """Add 2 y to x element by element, so that an overlapping y is read after it was written."""
+    check_fits(x, y)
     for index in np.ndindex(x.shape):
         x[index] += y[index] + y[index]
 
 
 axpy_ = define("axpy_(Tensor(a!) x, Tensor y) -> Tensor(a!)", _axpy)
+axpy_.register_fake(check_fits)
 axpy_.register_vjp(x=lambda grad: grad, y=lambda grad: grad * 2)
 
 
 def _two(x: Array, y: Array, z: Array) -> Array:
-    x += z.flat[0] if z.size else 0
-    y -= x.flat[0] if x.size else 0
+    _two_spec(x, y, z)
+    if z.size:
+        x += z.flat[0]
+    if x.size:
+        y -= x.flat[0]
     return z.copy()
 
 
 two_ = define("two_(Tensor(a!) x, Tensor(b!) y, Tensor z) -> Tensor", _two)
-two_.register_fake(lambda x, y, z: oplib.TensorSpec(z.shape, z.dtype))
+
+
+@two_.register_fake
+def _two_spec(x: Any, y: Any, z: Any) -> Any:
+    check_kinds(x, z)
+    check_kinds(y, x)
+    return oplib.TensorSpec(z.shape, z.dtype)
 
 
 @two_.register_vjp
 def _two_grad(
-    grad_out: Tensor, grad_x: Tensor, grad_y: Tensor, x_spec: Any, y_spec: Any, z_spec: Any
+    grad_out: Tensor, grad_x: Tensor, grad_y: Tensor, x_spec: Any, z_spec: Any
 ) -> Any:
-    first_y = grad_y.sum() if y_spec.shape != () else grad_y
-    to_x = grad_x - _first_only(first_y, x_spec)
-    to_z = grad_out + _first_only(to_x.sum(), z_spec)
-    return to_x, grad_y, to_z
+    to_x = grad_x - _first_only(grad_y.sum(), x_spec)
+    return to_x, grad_y, grad_out + _first_only(to_x.sum(), z_spec)
 
 
 def _first_only(total: Tensor, spec: Any) -> Any:
     """Return zeros like a spec with a number at the first element."""
-    size = int(np.prod(spec.shape))
-    if size == 0:
-        return total.new_zeros(list(spec.shape))
-    return oplib.ops.std.strided_add(total, list(spec.shape), [], [], 0)
+    shape = list(spec.shape)
+    if 0 in shape:
+        return total.new_zeros(shape)
+    return oplib.ops.std.strided_add(total, shape, [], [], 0)
 
 
 def _lst(xs: list[Array | None], s: Array) -> None:
+    _lst_spec(xs, s)
     for x in xs:
         if x is not None:
             x += s
@@ -99,19 +126,27 @@ def _lst(xs: list[Array | None], s: Array) -> None:
 lst_ = define("lst_(Tensor(a!)?[] xs, Tensor s) -> ()", _lst)
 
 
+@lst_.register_fake
+def _lst_spec(xs: Any, s: Any) -> None:
+    for x in xs:
+        if x is not None:
+            if np.broadcast_shapes(x.shape, s.shape) != x.shape:
+                raise ValueError(f"{s.shape} does not fit {x.shape}")
+            check_kinds(x, s)
+
+
 @lst_.register_vjp
-def _lst_grad(grad_xs: Any, s_spec: Any) -> Any:
+def _lst_grad(grad: Any) -> Any:
     total = None
-    for gradient in grad_xs or []:
+    for gradient in grad:
         if gradient is not None:
-            part = gradient.sum()
-            total = part if total is None else total + part
-    return [*(grad_xs or [])], total
+            total = gradient.sum() if total is None else total + gradient.sum()
+    return list(grad), total
 
 
 def _opt(x: Array | None, y: Array) -> Array:
     if x is not None:
-        x *= 2
+        x *= np.asarray(2, x.dtype)
     return y.copy()
 
 
@@ -123,12 +158,21 @@ opt_.register_vjp(
 
 
 def _swap(self: Array, other: Array) -> None:
+    _swap_spec(self, other)
     kept = self.copy()
     self[...] = other
     other[...] = kept
 
 
 swap_ = define("swap_(Tensor(a!) self, Tensor(b!) other) -> ()", _swap)
+
+
+@swap_.register_fake
+def _swap_spec(self: Any, other: Any) -> None:
+    check_fits(self, other)
+    check_fits(other, self)
+
+
 swap_.register_vjp(self=lambda grad_other: grad_other, other=lambda grad_self: grad_self)
 
 
@@ -136,12 +180,18 @@ swap_.register_vjp(self=lambda grad_other: grad_other, other=lambda grad_self: g
 
 
 def _scale(x: Array, y: Array) -> None:
+    check_fits(x, y)
     for index in np.ndindex(x.shape):
         x[index] = x[index] * y[index]
 
 
+def _scaled(x: Tensor, y: Tensor) -> Tensor:
+    check_fits(x, y)
+    return (x * y).cast(x.dtype)
+
+
 scale_ = define("scale_(Tensor(a!) x, Tensor y) -> Tensor(a!)", _scale)
-scale_.register_functional(lambda x, y: x * y)
+scale_.register_functional(_scaled)
 scale_.register_vjp(x=lambda grad, y: grad * y.conj(), y=lambda grad, x: grad * x.conj())
 
 

@@ -55,10 +55,11 @@ def _examine(trial: Trial) -> Iterator[Problem]:
             trial.run -= 1
             continue
         taken += 1
+        captured = agrees(call)
         for scenario in scenarios(call):
-            problem = _disagreement(trial, call, scenario, gradient=False)
+            problem = _disagreement(trial, call, scenario, captured, gradient=False)
             if problem is None and call.kind == "given" and _has_gradient(trial.subject.op):
-                problem = _disagreement(trial, call, scenario, gradient=True)
+                problem = _disagreement(trial, call, scenario, captured, gradient=True)
             if problem is not None:
                 yield problem
                 break
@@ -122,14 +123,16 @@ def _gradients(results: list[Any], inputs: list[Tensor]) -> list[Array | None]:
 # ---------------------------------------------------------------------- comparison
 
 
-def _disagreement(trial: Trial, call: Call, scenario: Scenario, gradient: bool) -> Problem | None:
+def _disagreement(
+    trial: Trial, call: Call, scenario: Scenario, captured: bool, gradient: bool
+) -> Problem | None:
     """Return the first way in which running a program functionally differs from running it."""
     with quietly():
         try:
             expected = _observe(scenario, scenario.function, gradient)
         except Exception as error:  # the program is invalid here; then it must be in both ways
             return _must_raise(call, scenario, error, gradient)
-        for how, run in _ways(call, scenario, gradient):
+        for how, run in _ways(scenario, captured, gradient):
             try:
                 got = _observe(scenario, run(), gradient)
             except (CaptureError, FakeTensorError, DataDependentError):
@@ -151,7 +154,9 @@ def _disagreement(trial: Trial, call: Call, scenario: Scenario, gradient: bool) 
                     _advice(trial, mismatch),
                     FUNCTIONAL if trial.subject.op and trial.subject.op.twin else "kernel",
                 )
-    return _graph_problem(trial, call, scenario) if not gradient else None
+    if gradient or not captured or call.kind != "given":
+        return None
+    return _graph_problem(trial, call, scenario)
 
 
 def _advice(trial: Trial, mismatch: Mismatch) -> str:
@@ -162,11 +167,11 @@ def _advice(trial: Trial, mismatch: Mismatch) -> str:
 
 
 def _ways(
-    call: Call, scenario: Scenario, gradient: bool
+    scenario: Scenario, captured: bool, gradient: bool
 ) -> Iterator[tuple[str, Callable[[], Callable[..., Any]]]]:
     """Yield the ways to run a program without writes: captured only if the fake rule is right."""
     yield "functionalized", lambda: functionalize(scenario.function)
-    if agrees(call):
+    if captured:
         yield "captured", lambda: capture(scenario.function, *_inputs(scenario, gradient))
 
 
@@ -220,8 +225,6 @@ def _graph_problem(trial: Trial, call: Call, scenario: Scenario) -> Problem | No
     """Return what is wrong with the captured graph itself."""
     op = trial.subject.op
     assert op is not None
-    if not agrees(call):
-        return None
     try:
         graph = capture(scenario.function, *_inputs(scenario, False)).graph
     except (CaptureError, FakeTensorError, DataDependentError):

@@ -36,8 +36,11 @@ from ..session import Check, Problem, Session, Trial
 
 __all__ = ["GRADIENT_CHECK", "SECOND_GRADIENT"]
 
-SAMPLES: Final = 6
+SAMPLES: Final = 5
 """How many samples derivatives are checked on: they cost most of a run."""
+
+DIRECTIONS: Final = 6
+"""Random directions on derived samples; the caller's are compared in full where that is small."""
 
 ELEMENTS: Final = 100
 """Calls of more elements are left to the other checks, unless they are the caller's."""
@@ -134,7 +137,8 @@ def _calls(trial: Trial) -> Iterator[Call]:
     usable = [
         call
         for call in trial.calls()
-        if any(t.size for _, t in call.inexact)
+        if _differentiable_names(call)
+        and any(t.size for _, t in call.inexact)
         and all(np.isfinite(t.array).all() for _, t in call.inexact)
         and (call.size <= ELEMENTS or call.kind == "given")
     ]
@@ -144,7 +148,7 @@ def _calls(trial: Trial) -> Iterator[Call]:
     trial.run = 0
     for call in (*given, *spread):
         trial.run += 1
-        yield _doubled(call)
+        yield _in_domain(_doubled(call))
 
 
 def _doubled(call: Call) -> Call:
@@ -162,6 +166,37 @@ def _doubled(call: Call) -> Call:
     args, kwargs = tree_map(double, (call.args, dict(call.kwargs)))
     doubled = Call(call.subject, args, kwargs, call.label, call.kind)
     return doubled if not made or doubled.fresh().run().error is None else call
+
+
+DOMAINS: Final[tuple[Callable[[Array], Array], ...]] = (
+    np.abs,
+    lambda x: np.asarray(x / (1 + np.abs(x))),
+    lambda x: np.asarray(1 + np.abs(x)),
+)
+"""Ways to move values to where functions such as log, arcsin and arccosh are defined."""
+
+
+def _in_domain(call: Call) -> Call:
+    """Return the call, or one with its real values moved to where the results are finite."""
+    if _finite(call):
+        return call
+    for change in DOMAINS:
+
+        def moved(leaf: Any, change: Any = change) -> Any:
+            if not isinstance(leaf, Tensor) or leaf.dtype.kind != "f":
+                return leaf
+            return tensor_from_array(change(leaf.array))
+
+        args, kwargs = tree_map(moved, (call.args, dict(call.kwargs)))
+        other = Call(call.subject, args, kwargs, f"{call.label}, other values", call.kind)
+        if _finite(other):
+            return other
+    return call
+
+
+def _finite(call: Call) -> bool:
+    outcome = call.fresh().run()
+    return outcome.error is None and all(np.isfinite(a).all() for _, a in outcome.arrays)
 
 
 def _subsets(names: list[str]) -> Iterator[set[str]]:
@@ -245,6 +280,8 @@ def _checked(
                 given.args,
                 given.kwargs,
                 order=order,
+                full=None if call.kind == "given" or call.size <= DIRECTIONS else False,
+                directions=DIRECTIONS,
                 seed=trial.session.seed,
                 raise_exception=False,
             )
@@ -256,7 +293,7 @@ def _checked(
                 facet=GRADIENT, cause=error,
             )  # fmt: skip
     if report.status == "skipped":
-        note = f"{trial.check.name} is inconclusive for {call.label}: {report.reason}"
+        note = f"{trial.check.name} is inconclusive for {call.label}: {report.reason:.100}"
         if report.reason not in ("no elements", "no float or complex result"):
             trial.session.notes.append(note)
         trial.inconclusive.append(report.reason)
