@@ -7,7 +7,7 @@ import pytest
 
 import oplib
 from oplib import Library, PyLayer, Tensor, custom_op, impl
-from oplib.testing import assert_close, gradcheck, gradgradcheck
+from oplib.testing import assert_close, gradcheck, gradgradcheck, opcheck
 
 # -- 1. define, impl, call: an operator that writes, on two backends -----------------------------
 
@@ -52,7 +52,7 @@ def softplus(x: np.ndarray, beta: float = 1.0) -> np.ndarray:
 
 @softplus.register_fake
 def _(x, beta=1.0):
-    return oplib.empty_like(x)
+    return oplib.empty_like(x, dtype=oplib.result_type(x, beta))
 
 
 softplus.register_vjp(x=lambda grad, x, beta: grad * oplib.sigmoid(beta * x))
@@ -65,6 +65,11 @@ def test_the_schema_is_read_off_the_annotations() -> None:
 
 def test_called_on_arrays_it_still_is_the_function() -> None:
     assert isinstance(softplus(np.zeros(2)), np.ndarray)
+
+
+def test_kernel_shape_rule_and_gradient_rule_agree() -> None:
+    report = opcheck(softplus, (oplib.tensor([-1.0, 0.5, 2.0]), 2.0))
+    assert {report[name].status for name in ("mutation", "fake", "gradient")} == {"passed"}
 
 
 def test_its_gradients_agree_with_numeric_differences_to_second_order() -> None:

@@ -26,8 +26,9 @@ from ..dispatch.source import generate, local_name
 from ..errors import AliasError, AutogradError
 from ..prims import (
     contiguous_last,
+    from_memory_order,
+    in_memory_order,
     new_full,
-    permute,
     strided_add,
     strided_get,
     strided_put,
@@ -181,16 +182,15 @@ class _Split:
 
     def _memory_shape(self) -> list[int]:
         order = self.address.order
-        return list(self.root_shape if order is None else [self.root_shape[i] for i in order])
+        return list(self.root_shape if order is None else order.shape)
 
     def _to_memory(self, root: Tensor) -> Tensor:
         if self.root_to_real:
             root = view_as_real(root)
-        return root if self.address.order is None else permute(root, list(self.address.order))
+        return in_memory_order(root, self.address.order)
 
     def _from_memory(self, flat: Tensor) -> Tensor:
-        if self.address.order is not None:
-            flat = permute(flat, self.address.inverse)
+        flat = from_memory_order(flat, self.address.order)
         return view_as_complex(contiguous_last(flat)) if self.root_to_real else flat
 
 

@@ -21,7 +21,8 @@ from ..errors import AliasError
 from ..prims import (
     bitcast,
     contiguous_last,
-    permute,
+    from_memory_order,
+    in_memory_order,
     strided_get,
     strided_put,
     strided_view,
@@ -107,12 +108,11 @@ class Access:
 
     def _flat(self, value: Tensor) -> Tensor:
         """Return a region's value in the order of its memory."""
-        order = self.address.order
-        return value if order is None else permute(value, list(order))
+        return in_memory_order(value, self.address.order)
 
     def _restored(self, flat: Tensor) -> Tensor:
         """Undo `_flat`."""
-        return flat if self.address.order is None else permute(flat, self.address.inverse)
+        return from_memory_order(flat, self.address.order)
 
     def _as_elements(self, found: Tensor) -> Tensor:
         """Return what was found at the addresses as elements of the handle's dtype."""
@@ -150,25 +150,22 @@ class _ComplexAccess(Access):
 class _ByteAccess(Access):
     """Elements of one dtype in a region of another: both are runs of bytes."""
 
-    __slots__ = ("form",)
+    __slots__ = ("elements", "form")
 
     def __init__(self, address: Address, part: Geometry, form: Geometry) -> None:
         super().__init__(address, part)
         self.form = form
+        whole = address_in(form, form)
+        assert whole is not None
+        self.elements = whole.order
 
     def _flat(self, value: Tensor) -> Tensor:
-        order = self.address.order
-        if order is not None:  # its last axis, the one of bytes, is the innermost in memory
-            value = permute(value, list(order[:-1]))
-        return bitcast(_reshaped(value, (*value.shape, 1)), _BYTE)  # type: ignore[no-any-return]
+        value = in_memory_order(value, self.elements)
+        return bitcast(_reshaped(value, (*value.shape, 1)), _BYTE)
 
     def _restored(self, flat: Tensor) -> Tensor:
-        order = self.address.order
-        shape = self.form.shape
-        if order is not None:
-            shape = tuple([shape[axis] for axis in order[:-1]])
-        value = _reshaped(bitcast(flat, self.form.dtype), shape)
-        return value if order is None else permute(value, self.address.inverse[:-1])
+        shape = self.form.shape if self.elements is None else self.elements.shape
+        return from_memory_order(_reshaped(bitcast(flat, self.form.dtype), shape), self.elements)
 
     def _as_elements(self, found: Tensor) -> Tensor:
         elements: Tensor = bitcast(found, self.part.dtype)

@@ -165,7 +165,8 @@ class _Group:
 
     def _join(self, tops: list[Region]) -> None:
         """Join regions that nobody wrote, into the one that covers all if there is one."""
-        cover = next((top for top in tops if covers_all(top.form, [t.form for t in tops])), None)
+        forms = [top.form for top in tops]
+        cover = next((top for top in tops if _has_all(top.form, forms)), None)
         if cover is None:
             self.unite()
             return
@@ -199,6 +200,11 @@ def _top(region: Region) -> Region:
     while region.joined is not None:
         region = region.joined
     return region
+
+
+def _has_all(form: Geometry, parts: Sequence[Geometry]) -> bool:
+    """Return whether a value of `form` serves for reading and writing all the parts."""
+    return covers_all(form, parts) and all(access(part, form) is not None for part in parts)
 
 
 def _merge(region: Region, joined: Region) -> None:

@@ -40,7 +40,7 @@ from ..tensor.grad_meta import GradNode, NodeKind, new_meta
 from ..tensor.meta_array import MetaArray
 from ..tensor.storage import new_storage
 from ..tensor.tensor import Tensor, alias_of, engine, tensor_from_result, view_of
-from .access import laid_out, recorded
+from .access import access, laid_out, recorded
 from .opaque import At, fresh_returns, functionalized, rebased, records
 from .storage import FunctionalArray, Region, ViewStep, form_of
 
@@ -200,7 +200,7 @@ class Functionalize(Interpreter):
         if array.origin is not None and _ABSOLUTE in op.tags:
             self.addressed.add(array.origin)
         inside = _lies_in(geometry, self._memory_of(array))
-        around = None if inside else self._beyond(array, geometry)
+        around = None if inside else self._beyond(base, geometry)
         if around is not None:
             geometry = around.geometry
         view = array.view(geometry, step, not joins, around)
@@ -212,14 +212,16 @@ class Functionalize(Interpreter):
             return array.region.form
         return self.handles[array.origin].array.geometry  # type: ignore[no-any-return]
 
-    def _beyond(self, array: FunctionalArray, geometry: Geometry) -> FunctionalArray:
+    def _beyond(self, base: Tensor, geometry: Geometry) -> FunctionalArray:
         """Return the handle of other memory of the same owner, where a view leaves its own."""
-        if array.origin is None:
+        array: FunctionalArray = base.array
+        memory = self._memory_of(array)
+        if array.origin is None or base.requires_grad:
             raise AliasError(
-                f"a view {geometry} reaches beyond the memory it is taken of ({array.region.form})"
+                f"a view {geometry} reaches beyond the memory it is taken of, {memory}, or crosses "
+                "it irregularly\n  pass the tensor that owns this memory to the function"
             )
-        handle = self.adopt_beyond(array.origin, self._memory_of(array), geometry)
-        return handle.array  # type: ignore[no-any-return]
+        return self.adopt_beyond(array.origin, memory, geometry).array  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ writes
 
@@ -464,8 +466,8 @@ def _without_known_history(value: Tensor, handle: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=4096)
 def _lies_in(geometry: Geometry, form: Geometry) -> bool:
-    """Return whether a view has no byte that the memory it is taken of has not."""
-    return covers(form, geometry)
+    """Return whether a view addresses, in a regular pattern, the memory it is taken of."""
+    return covers(form, geometry) and access(geometry, form) is not None
 
 
 def _inferred_views(

@@ -12,7 +12,13 @@ functionalization and graphs rely on them. Written with the public API only.
 Imports floors 0 to 3, `library.py`, `shapes/`.
 """
 
-from .addresses import strided_add, strided_get, strided_put
+from .addresses import (
+    from_memory_order,
+    in_memory_order,
+    strided_add,
+    strided_get,
+    strided_put,
+)
 from .arithmetic import (
     add,
     bitcast,
@@ -67,8 +73,10 @@ __all__ = [
     "copy_",
     "detach",
     "filled_like",
+    "from_memory_order",
     "full",
     "graft",
+    "in_memory_order",
     "layer_boundary",
     "lift",
     "mask",

@@ -4,7 +4,8 @@
 ``offset + Σ i[k] * stride[k]``, counted in elements; steps may be zero or negative, and addresses
 may repeat. The arithmetic is in `tensor/strided.py`.
 
-Imports floors 0 to 3, `library.py`, `shapes/`, `arithmetic.py`. Read next: `writing.py`.
+Imports floors 0 to 3, `library.py`, `shapes/`, `arithmetic.py`, `views.py`. Read next:
+`writing.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import numpy as np
 
 from ..shapes import TensorSpec, allocate, like_spec
 from ..tensor import strided
+from ..tensor.addressing import MemoryOrder
 from ..tensor.geometry import Geometry, keep_layout, self_overlap
 from ..tensor.tensor import Tensor
 from .arithmetic import mask, new_full, sum_to
 from .declare import Array, TensorOperator, declare
+from .views import permute
 
-__all__ = ["strided_add", "strided_get", "strided_put"]
+__all__ = ["from_memory_order", "in_memory_order", "strided_add", "strided_get", "strided_put"]
 
 
 # ---------------------------------------------------------------------- get
@@ -109,3 +112,24 @@ strided_add.register_vjp(
         strided_get(grad, size, stride, offset), value_spec.shape
     )
 )
+
+
+# ---------------------------------------------------------------------- the order of memory
+
+
+def in_memory_order(root: Tensor, order: MemoryOrder | None) -> Tensor:
+    """Return a tensor whose logical C order is the order in which the root lies in memory."""
+    if order is None:
+        return root
+    if any(order.flipped):
+        return strided_get(root, *order.into())
+    return permute(root, list(order.order))
+
+
+def from_memory_order(flat: Tensor, order: MemoryOrder | None) -> Tensor:
+    """Undo `in_memory_order`."""
+    if order is None:
+        return flat
+    if any(order.flipped):
+        return strided_get(flat, *order.back())
+    return permute(flat, order.inverse)

@@ -19,7 +19,7 @@ from .._dims import SymBool, SymInt, same
 from .._text import short_repr
 from ..dispatch.keys import WEAK
 from ..dtypes import as_dtype
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DataDependentError
 from ..tensor.geometry import keep_layout
 from ..tensor.tensor import Tensor
 from ..tensor.view_rules import normalize_dim, normalize_dims
@@ -127,9 +127,7 @@ def broadcast_spec(*operands: Any, dtype: Any = None) -> TensorSpec:
 
     Shapes broadcast, dtypes promote unless `dtype` is given, the layout is the one NumPy keeps.
     """
-    shape = operands[0].shape
-    if any(x.shape != shape for x in operands[1:]):
-        shape = broadcast_shapes(*[x.shape for x in operands])
+    shape = _common_shape([x.shape for x in operands])
     if dtype is None:
         kind = result_type(*operands)
         _check_weak(operands, kind)
@@ -137,6 +135,16 @@ def broadcast_spec(*operands: Any, dtype: Any = None) -> TensorSpec:
         kind = as_dtype(dtype)
     layouts = [(x.shape, x.strides) for x in operands if x.shape]
     return TensorSpec(shape, kind, keep_layout(shape, layouts, kind.itemsize))
+
+
+def _common_shape(shapes: list[Shape]) -> Shape:
+    """Return the broadcast of shapes; equal ones, the usual case, in less time."""
+    try:
+        if shapes.count(shapes[0]) == len(shapes):
+            return shapes[0]
+    except DataDependentError:  # symbols that may be equal to other sizes
+        pass
+    return broadcast_shapes(*shapes)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

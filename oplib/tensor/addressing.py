@@ -2,7 +2,7 @@
 
 Autograd through views and functionalization both ask it. The answer, an `Address`, counts elements
 of the root in the order in which `strided_get` and `strided_put` read it: logical C order of the
-root, after `order` has permuted its axes into the order they have in memory.
+root, after its axes were brought into the order they have in memory (`MemoryOrder`).
 
 Imports `geometry.py`, `view_rules.py`.
 """
@@ -17,9 +17,57 @@ import numpy as np
 from . import view_rules
 from .geometry import Geometry, is_contiguous, is_dense, memory_order
 
-__all__ = ["Address", "address_in", "geometry_of", "real_parts"]
+__all__ = ["Address", "MemoryOrder", "address_in", "geometry_of", "real_parts"]
 
 Ints: TypeAlias = tuple[int, ...]
+Access: TypeAlias = tuple[list[int], list[int], int]
+"""Size, stride and offset, as `strided_get` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOrder:
+    """How the logical axes of a dense root relate to its memory.
+
+    Attributes
+    ----------
+    root : tuple of int
+        Shape of the root.
+    order : tuple of int
+        Its axes from the outermost in memory to the innermost.
+    flipped : tuple of bool
+        Per axis of `order`, whether it runs backwards.
+    """
+
+    root: Ints
+    order: Ints
+    flipped: tuple[bool, ...]
+
+    @property
+    def shape(self) -> Ints:
+        """Shape of the root with its axes in the order of memory."""
+        return tuple([self.root[axis] for axis in self.order])
+
+    @property
+    def inverse(self) -> list[int]:
+        """The permutation that undoes `order`."""
+        return sorted(range(len(self.order)), key=self.order.__getitem__)
+
+    def into(self) -> Access:
+        """Return how the root is read so that its elements come in the order of memory."""
+        weights = _c_weights(self.root)
+        return self._access(self.shape, [weights[axis] for axis in self.order], self.flipped)
+
+    def back(self) -> Access:
+        """Return how elements in the order of memory are read to get the root."""
+        weights, inverse = _c_weights(self.shape), self.inverse
+        flipped = tuple([self.flipped[place] for place in inverse])
+        return self._access(self.root, [weights[place] for place in inverse], flipped)
+
+    @staticmethod
+    def _access(shape: Ints, weights: list[int], flipped: tuple[bool, ...]) -> Access:
+        stride = [-w if flip else w for w, flip in zip(weights, flipped, strict=True)]
+        ends = [(n - 1) * w for n, w, flip in zip(shape, weights, flipped, strict=True) if flip]
+        return list(shape), stride, sum(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +79,14 @@ class Address:
     size, stride : tuple of int
     offset : int
         In elements of the root read as a flat sequence.
-    order : tuple of int or None
-        Axes of the root from the outermost in memory to the innermost; None for C order.
+    order : MemoryOrder or None
+        What is done to the root before it is read; None for a root in C order.
     """
 
     size: Ints
     stride: Ints
     offset: int
-    order: Ints | None
-
-    @property
-    def inverse(self) -> list[int]:
-        """The permutation that undoes `order`."""
-        assert self.order is not None
-        return sorted(range(len(self.order)), key=self.order.__getitem__)
+    order: MemoryOrder | None
 
 
 def geometry_of(array: Any, relative_to: Any = None) -> Geometry:
@@ -83,15 +125,15 @@ def address_in(view: Geometry, root: Geometry) -> Address | None:
 
 
 def _in_dense(shape: Ints, strides: Ints, root: Geometry, distance: int) -> Address | None:
-    """A dense root is a flat run of elements in memory order."""
-    order = None
+    """A dense root is a flat run of elements in the order of memory."""
+    order, lowest = None, 0
     if not is_contiguous(root):
-        if any(s < 0 for n, s in zip(root.shape, root.strides, strict=True) if n > 1):
-            return _in_grid(shape, strides, root, distance)
-        order = memory_order(root.strides)
+        axes = memory_order(root.strides)
+        order = MemoryOrder(root.shape, axes, tuple([root.strides[axis] < 0 for axis in axes]))
+        lowest = sum(min(0, (n - 1) * s) for n, s in zip(root.shape, root.strides, strict=True))
     item = root.dtype.itemsize
     stride = tuple([s // item for s in strides])
-    offset = distance // item
+    offset = (distance - lowest) // item
     if not _inside(shape, stride, offset, root.numel):
         return None
     return Address(shape, stride, offset, order)

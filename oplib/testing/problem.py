@@ -187,7 +187,8 @@ def inexact_results(result: Any) -> list[Tensor]:
 
 def _single(function: Any) -> Any:
     """Return the operator that a packet, or a function wrapped around one, stands for."""
-    function = getattr(function, "__wrapped__", function)
+    if hasattr(function, "result_name"):
+        function = function.__wrapped__
     return function.single if isinstance(function, OperatorPacket) else function
 
 

@@ -631,3 +631,15 @@ def test_linear_maps_pass_and_a_wrong_element_of_the_matrix_fails(
                     vjp={"x": lambda grad, rule=rule: rule(grad)},
                 )
             assert bool(gradcheck(op, (leaf(x),), raise_exception=False)) is right
+
+
+def test_an_operator_made_of_a_function_is_named_as_the_operator(lib: Library) -> None:
+    @oplib.custom_op("t::named", mutates_args=(), lib=lib)
+    def named(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return value * 2
+
+    oplib.register_vjp(named, lib=lib, value=lambda grad: grad * 3)
+    report = failed(named, leaf([1.0, 2.0]))
+    assert report.name == "t::named"
+    assert report.failures[0].input.startswith("value[")
+    assert "test_gradcheck.py" in report.site

@@ -4,32 +4,37 @@ Varied are the arguments that need a gradient, the layout of incoming gradients,
 forward runs before the backward. A mutating operator is checked as the function from old values to
 new ones.
 
-Imports floors 0 to 7, `problem.py`, `gradcheck.py`, `calls.py`, `session.py`.
+Imports floors 0 to 7, `problem.py`, `gradcheck.py`, `calls.py`, `differentiable.py`,
+`sampling.py`, `session.py`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from itertools import combinations
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from ..._tree import leaves, tree_map
 from ...autograd.general_grad import grad
 from ...dispatch.facets import GRADIENT
-from ...dispatch.keys import AUTOGRAD_KEY, COMPOSITE_IMPLICIT
-from ...dispatch.operator import Operator
-from ...dtypes import is_inexact
 from ...errors import AutogradError
-from ...prims import clone
 from ...tensor.tensor import Tensor, tensor_from_array
 from ..calls import Call, quietly, user_traceback
 from ..compare import Array, compare_arrays
+from ..differentiable import (
+    differentiable_names,
+    doubled,
+    functional_form,
+    has_rule,
+    in_domain,
+    ones_like,
+    subsets,
+    with_gradients,
+)
 from ..gradcheck import gradcheck
 from ..layouts import LAYOUTS
-from ..problem import inexact_results, upcast_dtype
+from ..problem import inexact_results
 from ..report import GradCheckReport
 from ..sampling import redrawn
 from ..session import Check, Problem, Session, Trial
@@ -53,24 +58,14 @@ def _unable(session: Session) -> str:
     calls = [call for call in session.samples if call.inexact]
     if session.samples and not calls:
         return "no inexact tensor argument"
-    if calls and not any(_differentiable_names(call) for call in calls):
+    if calls and not any(differentiable_names(call) for call in calls):
         return "every argument is declared non-differentiable"
     subject = session.subject
     if subject.op is None or not calls:
         return ""
-    if _has_rule(subject.op):
+    if has_rule(subject.op):
         return ""
     return "" if _silent_without_rule(calls[0]) else "no gradient rule"
-
-
-def _has_rule(op: Operator[..., Any]) -> bool:
-    """Return whether gradients flow: by a rule, a decomposition, or the geometry of a view."""
-    return bool(
-        op.gradient_rule is not None
-        or op.entries(COMPOSITE_IMPLICIT)
-        or op.entries(AUTOGRAD_KEY)
-        or op.schema.is_view
-    )
 
 
 def _silent_without_rule(call: Call) -> bool:
@@ -80,7 +75,7 @@ def _silent_without_rule(call: Call) -> bool:
 
 def _missing_rule(call: Call) -> Iterator[Problem]:
     """Yield an operator without a rule that does not raise by name when a gradient is asked for."""
-    given = _differentiable(call.fresh(), set(_differentiable_names(call)))
+    given = with_gradients(call.fresh(), set(differentiable_names(call)))
     before = given.snapshot()
     outcome = given.run()
     if outcome.error is None:
@@ -88,7 +83,12 @@ def _missing_rule(call: Call) -> Iterator[Problem]:
         if not results:
             return
         try:
-            grad(results[:1], [t for _, t in given.inexact], [_ones(results[0])], allow_unused=True)
+            grad(
+                results[:1],
+                [t for _, t in given.inexact],
+                [ones_like(results[0])],
+                allow_unused=True,
+            )
         except AutogradError as error:
             outcome_error: Exception = error
         else:
@@ -106,29 +106,6 @@ def _missing_rule(call: Call) -> Iterator[Problem]:
             yield Problem(call, f"argument `{change.name}`", "was written before the call raised")
 
 
-def _differentiable_names(call: Call) -> list[str]:
-    """Return the inexact arguments of a call, without those declared non-differentiable."""
-    op = call.subject.op
-    rule = op.gradient_rule if op is not None else None
-    none = set()
-    if rule is not None and rule.style == "per_argument":
-        none = {name for name, function in rule.functions.items() if function is None}
-    names = [name for name, _ in call.inexact if name.partition("[")[0] not in none]
-    return list(dict.fromkeys(names))
-
-
-def _ones(like: Tensor) -> Tensor:
-    return tensor_from_array(np.ones(like.shape, like.dtype))
-
-
-def _differentiable(call: Call, names: set[str]) -> Call:
-    """Set `requires_grad` on the named tensors of a call on copies."""
-    for name, tensor in call.inexact:
-        if name in names and not tensor.requires_grad:
-            tensor.requires_grad_()
-    return call
-
-
 # ---------------------------------------------------------------------- samples
 
 
@@ -137,7 +114,7 @@ def _calls(trial: Trial) -> Iterator[Call]:
     usable = [
         call
         for call in trial.calls()
-        if _differentiable_names(call)
+        if differentiable_names(call)
         and any(t.size for _, t in call.inexact)
         and all(np.isfinite(t.array).all() for _, t in call.inexact)
         and (call.size <= ELEMENTS or call.kind == "given")
@@ -148,90 +125,7 @@ def _calls(trial: Trial) -> Iterator[Call]:
     trial.run = 0
     for call in (*given, *spread):
         trial.run += 1
-        yield _in_domain(_doubled(call))
-
-
-def _doubled(call: Call) -> Call:
-    """Return the call in double precision, or as it is if the operator refuses that."""
-    made: dict[int, Tensor] = {}
-
-    def double(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not is_inexact(leaf.dtype):
-            return leaf
-        dtype = upcast_dtype(leaf.dtype)
-        if dtype == leaf.dtype:
-            return leaf
-        return made.setdefault(id(leaf), tensor_from_array(leaf.array.astype(dtype, order="K")))
-
-    args, kwargs = tree_map(double, (call.args, dict(call.kwargs)))
-    doubled = Call(call.subject, args, kwargs, call.label, call.kind)
-    return doubled if not made or doubled.fresh().run().error is None else call
-
-
-DOMAINS: Final[tuple[Callable[[Array], Array], ...]] = (
-    np.abs,
-    lambda x: np.asarray(x / (1 + np.abs(x))),
-    lambda x: np.asarray(1 + np.abs(x)),
-)
-"""Ways to move values to where functions such as log, arcsin and arccosh are defined."""
-
-
-def _in_domain(call: Call) -> Call:
-    """Return the call, or one with its real values moved to where the results are finite."""
-    if _finite(call):
-        return call
-    for change in DOMAINS:
-
-        def moved(leaf: Any, change: Any = change) -> Any:
-            if not isinstance(leaf, Tensor) or leaf.dtype.kind != "f":
-                return leaf
-            return tensor_from_array(change(leaf.array))
-
-        args, kwargs = tree_map(moved, (call.args, dict(call.kwargs)))
-        other = Call(call.subject, args, kwargs, f"{call.label}, other values", call.kind)
-        if _finite(other):
-            return other
-    return call
-
-
-def _finite(call: Call) -> bool:
-    outcome = call.fresh().run()
-    return outcome.error is None and all(np.isfinite(a).all() for _, a in outcome.arrays)
-
-
-def _subsets(names: list[str]) -> Iterator[set[str]]:
-    """Yield the subsets of arguments that need a gradient: all up to 4, else the telling ones."""
-    if len(names) <= 4:
-        for count in range(len(names), 0, -1):
-            yield from map(set, combinations(names, count))
-        return
-    yield set(names)
-    yield from ({name} for name in names)
-    yield from (set(names) - {name} for name in names)
-
-
-# ---------------------------------------------------------------------- the function
-
-
-def _function(call: Call) -> Callable[..., Any]:
-    """Return the subject as a function of its arguments: old values in, new values out."""
-    subject, schema = call.subject, call.subject.schema
-    if schema is None or not schema.is_mutable:
-        return subject.function
-
-    @functools.wraps(subject.function)
-    def functional(*args: Any, **kwargs: Any) -> Any:
-        called = Call(subject, args, kwargs)
-        copies = {id(t): clone(t) for _, t in called.written()}
-        args, kwargs = tree_map(lambda leaf: copies.get(id(leaf), leaf), (args, kwargs))
-        result = subject.function(*args, **kwargs)
-        fresh = [t for t in leaves(result) if not any(t is c for c in copies.values())]
-        return [*copies.values(), *fresh]
-
-    count = len(schema.mutated_arguments)
-    names = [f"the new value of `{name}`" for name in schema.mutated_arguments]
-    functional.result_name = lambda i: names[i] if i < count else f"result {i - count}"  # type: ignore[attr-defined]
-    return functional
+        yield in_domain(doubled(call))
 
 
 # ---------------------------------------------------------------------- gradient
@@ -239,7 +133,7 @@ def _function(call: Call) -> Callable[..., Any]:
 
 def _gradient(trial: Trial) -> Iterator[Problem]:
     op = trial.subject.op
-    if op is not None and not _has_rule(op):
+    if op is not None and not has_rule(op):
         for call in trial.calls("given"):
             yield from _missing_rule(call)
         return
@@ -255,8 +149,8 @@ def _gradient(trial: Trial) -> Iterator[Problem]:
 
 
 def _against_differences(trial: Trial, call: Call, all_subsets: bool) -> Iterator[Problem]:
-    names = _differentiable_names(call)
-    for subset in _subsets(names) if all_subsets else [set(names)]:
+    names = differentiable_names(call)
+    for subset in subsets(names) if all_subsets else [set(names)]:
         found = _checked(trial, call, subset, order=1)
         if isinstance(found, Problem):
             yield found
@@ -272,11 +166,11 @@ def _checked(
     trial: Trial, call: Call, subset: set[str], order: int
 ) -> GradCheckReport | Problem | None:
     """Run gradcheck: a report, what the operator raised, or None if nothing can be concluded."""
-    given = _differentiable(call.fresh(), subset)
+    given = with_gradients(call.fresh(), subset)
     with quietly():
         try:
             report = gradcheck(
-                _function(call),
+                functional_form(call),
                 given.args,
                 given.kwargs,
                 order=order,
@@ -329,16 +223,18 @@ def _problems(call: Call, report: GradCheckReport, subset: set[str]) -> Iterator
 
 def _gradients(call: Call, seeds: list[Array] | None = None) -> Callable[[], list[Array | None]]:
     """Record a call; return what runs its backward."""
-    given = _differentiable(call.fresh(), set(_differentiable_names(call)))
+    given = with_gradients(call.fresh(), set(differentiable_names(call)))
     inputs = [t for _, t in given.inexact if t.requires_grad]
     results = [
-        t for t in inexact_results(_function(call)(*given.args, **given.kwargs)) if t.requires_grad
+        t
+        for t in inexact_results(functional_form(call)(*given.args, **given.kwargs))
+        if t.requires_grad
     ]
 
     def backward() -> list[Array | None]:
         if not results:
             return []
-        incoming = [_ones(t) for t in results]
+        incoming = [ones_like(t) for t in results]
         found = grad(results, _distinct(inputs), incoming, allow_unused=True)
         return [None if g is None else g.array for g in found]
 
@@ -419,9 +315,9 @@ def _incoming_layouts(call: Call) -> Iterator[Problem]:
 def _with_layout(call: Call, label: str) -> list[Array | None]:
     """Return the gradients for random incoming gradients laid out one way."""
     rng = np.random.default_rng(0)
-    given = _differentiable(call.fresh(), set(_differentiable_names(call)))
+    given = with_gradients(call.fresh(), set(differentiable_names(call)))
     inputs = _distinct([t for _, t in given.inexact if t.requires_grad])
-    made = inexact_results(_function(call)(*given.args, **given.kwargs))
+    made = inexact_results(functional_form(call)(*given.args, **given.kwargs))
     results = _distinct([t for t in made if t.requires_grad])
     if not results:
         return []
@@ -429,7 +325,7 @@ def _with_layout(call: Call, label: str) -> list[Array | None]:
         values = rng.standard_normal(result.shape).astype(result.dtype)
         incoming = tensor_from_array(LAYOUTS[label](values) if label else values)
         result.register_hook(functools.partial(_replacement, incoming))
-    found = grad(results, inputs, [_ones(t) for t in results], allow_unused=True)
+    found = grad(results, inputs, [ones_like(t) for t in results], allow_unused=True)
     return [None if g is None else g.array for g in found]
 
 
@@ -447,14 +343,14 @@ GRADIENT_CHECK: Final = Check("gradient", ("given", "size", "option"), _gradient
 def _second_unable(session: Session) -> str:
     reason = _unable(session)
     op = session.subject.op
-    if not reason and op is not None and not _has_rule(op):
+    if not reason and op is not None and not has_rule(op):
         return "no gradient rule"
     return reason
 
 
 def _second(trial: Trial) -> Iterator[Problem]:
     for call in _calls(trial):
-        found = _checked(trial, call, set(_differentiable_names(call)), order=2)
+        found = _checked(trial, call, set(differentiable_names(call)), order=2)
         if isinstance(found, Problem):
             yield found
         elif found is not None:
