@@ -65,9 +65,7 @@ class ResultFinisher:
 
     def array(self, result: Any, args: tuple[Any, ...]) -> Any:
         """Return the array for the single fresh Tensor result of a functional operator."""
-        array = self._as_array(result, 0)
-        self._refuse_shared(array, 0, args)
-        return array
+        return self._refuse_shared(self._as_array(result, 0), 0, args)
 
     def finish(self, result: Any, args: tuple[Any, ...]) -> Any:
         """Return what the caller gets for any schema."""

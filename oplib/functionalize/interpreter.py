@@ -255,12 +255,12 @@ class Functionalize(Interpreter):
                 if not self.owns(tensor):
                     raise AliasError(f"{op.qualname}: argument `{argument.name}` is a constant")
                 if is_recorded or original._view is not None:
-                    self._check_history(op, argument.name, tensor, is_recorded)
+                    self.check_history(op, argument.name, tensor, is_recorded)
                 self._check_memory(op, argument.name, tensor, args)
                 written.append(tensor)
         return written
 
-    def _check_history(
+    def check_history(
         self, op: AnyOperator, name: str, tensor: Tensor, is_recorded: bool
     ) -> None:
         """Refuse what eager code refuses because of the history an input has outside."""
@@ -271,6 +271,8 @@ class Functionalize(Interpreter):
         family = outside._view.family if outside._view is not None else None
         if is_recorded or (family is not None and family.root is not None):
             engine.check_write(op, name, outside)
+        if type(outside.array) is FunctionalArray:
+            outside.array.frame.interpreter.check_history(op, name, outside, is_recorded)
         if is_recorded and array.origin >= self.argument_count:
             raise AutogradError(
                 f"{op.qualname}: argument `{name}` is a tensor of the enclosing scope; it cannot be "

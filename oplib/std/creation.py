@@ -47,8 +47,9 @@ _TAIL: Final = "*, ScalarType? dtype=None, Device? device=None) -> Tensor"
 # ---------------------------------------------------------------------- operators
 
 
-def _declare_filled(name: str, make: Callable[..., Array]) -> Operator[..., Any]:
-    op = declare(f"{name}(SymInt[] size, {_TAIL}", f"`numpy.{name}`; float64 by default.")
+def _declare_filled(name: str, make: Callable[..., Array], *tags: str) -> Operator[..., Any]:
+    doc = f"`numpy.{name}`; float64 by default."
+    op = declare(f"{name}(SymInt[] size, {_TAIL}", doc, *tags)
     op.register_kernel("cpu", lambda size, *, dtype, device: make(tuple(size), dtype or np.float64))
     op.register_fake(
         lambda size, *, dtype, device: TensorSpec(size, dtype or np.float64, device=device)
@@ -58,7 +59,7 @@ def _declare_filled(name: str, make: Callable[..., Array]) -> Operator[..., Any]
 
 _zeros = _declare_filled("zeros", np.zeros)
 _ones = _declare_filled("ones", np.ones)
-_empty = _declare_filled("empty", np.empty)
+_empty = _declare_filled("empty", np.empty, "nondeterministic")
 
 _arange = declare(
     f"arange(Scalar start, Scalar end, Scalar step=1, {_TAIL}",
@@ -118,6 +119,7 @@ _empty_like = declare(
     "empty_like(Tensor x, *, ScalarType? dtype=None) -> Tensor",
     "Uninitialised, with the shape and layout of `x`, and its dtype by default.",
     "flexible_layout",
+    "nondeterministic",
 )
 _empty_like.register_kernel("cpu", lambda x, *, dtype: allocate(like_spec(np.asarray(x), dtype)))
 _empty_like.register_fake(lambda x, *, dtype: like_spec(x, dtype))
@@ -143,6 +145,7 @@ _full_like.register_vjp(x=None)
 _new_empty = declare(
     "new_empty(Tensor x, SymInt[] size, *, ScalarType? dtype=None) -> Tensor",
     "Uninitialised, on the device of `x`, of its dtype by default.",
+    "nondeterministic",
 )
 _new_empty.register_kernel("cpu", lambda x, size, *, dtype: np.empty(size, dtype or x.dtype))
 _new_empty.register_fake(lambda x, size, *, dtype: TensorSpec(size, dtype or x.dtype))
