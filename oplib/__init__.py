@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from . import autograd, meta, std
 from . import functionalize as _functionalize_package  # before the function of the same name
 from ._state import copy_state
+from ._text import did_you_mean
 from .autograd import family, general_grad, hooks
 from .autograd.general_grad import grad
 from .autograd.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
@@ -256,7 +257,8 @@ def __getattr__(name: str) -> Any:
     elif not name.startswith("_") and has_op(f"std::{name}"):
         found = get_op(f"std::{name}")
     else:
-        raise AttributeError(f"module 'oplib' has no attribute {name!r}")
+        known = [*__all__, *(op for ops in std.MODULES.values() for op in ops)]
+        raise AttributeError(f"module 'oplib' has no attribute {name!r}{did_you_mean(name, known)}")
     globals()[name] = found
     return found
 

@@ -23,7 +23,7 @@ from ..errors import CaptureError
 from ..prims import PRIMS, clone, with_layout
 from ..tensor.geometry import Geometry, extent
 from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, engine
 from .access import view_at
 
 __all__ = ["At", "fresh_returns", "functionalized", "rebased", "records", "run_functionalized"]
@@ -70,6 +70,8 @@ def run_functionalized(
 
     rebuilt = [tree_map(rebuild, value) for value in arguments]
     result = operator.call_positional(rebuilt)
+    for copied in clones:
+        engine.refresh(copied)  # it may have been written through a view
     returns = operator.schema.returns
     values = (result,) if len(returns) == 1 else tuple(result or ())
     return tuple([values[i] for i in fresh_returns(operator, rebuilt)]), clones

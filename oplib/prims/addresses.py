@@ -19,7 +19,7 @@ from ..tensor import strided
 from ..tensor.addressing import MemoryOrder
 from ..tensor.geometry import Geometry, keep_layout, self_overlap
 from ..tensor.tensor import Tensor
-from .arithmetic import mask, new_full, sum_to
+from .arithmetic import copied, mask, new_full, sum_to
 from .declare import Array, TensorOperator, declare
 from .views import permute
 
@@ -69,6 +69,8 @@ strided_put: TensorOperator = declare(
 
 @strided_put.register_kernel("cpu")
 def _strided_put(base: Array, value: Any, size: Any, stride: Any, offset: int) -> Array:
+    if 0 in base.strides:  # repeated elements have no order of their own in memory
+        base = copied(base)
     value = np.asarray(value, base.dtype)
     return strided.strided_put(base, value, tuple(size), tuple(stride), offset)
 

@@ -43,7 +43,7 @@ def strided(rng: np.random.Generator, ndim: int) -> np.ndarray[Any, Any]:
     for _ in range(ndim):
         kind = rng.integers(4)
         index.append([slice(None), slice(None, None, 2), slice(None, None, -1), slice(0, 1)][kind])
-    view: np.ndarray[Any, Any] = array[tuple(index)]
+    view: np.ndarray[Any, Any] = array[(*index, ...)]
     return view
 
 
