@@ -63,8 +63,8 @@ FLOORS: Floors = (
     (
         package(
             "tensor",
-            "geometry strided view_rules addressing storage grad_meta meta_array tensor writes "
-            "methods protocols",
+            "geometry strided view_rules addressing storage grad_hooks grad_meta meta_array tensor "
+            "writes methods protocols",
         ),
     ),
     # 4: registration
@@ -80,8 +80,8 @@ FLOORS: Floors = (
         package("backends", "entries results stage numpy"),
         package(
             "autograd",
-            "guard modes wrapper gradients observe engine general_grad family hooks returned "
-            "context general pylayer stage",
+            "guard modes wrapper gradients observe engine family general_grad hooks returned "
+            "context recorder general layer_facts layer_outputs pylayer stage",
         ),
         package("meta", "mode context placement results stage"),
         package(

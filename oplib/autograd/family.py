@@ -13,14 +13,13 @@ Imports floors 0 to 4, `wrapper.py`, `engine.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from .. import _state
 from ..dispatch.bind import tensor_leaves
-from ..dispatch.keys import AUTOGRAD, VIEW
+from ..dispatch.keys import AUTOGRAD, CPU, VIEW
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.source import generate, local_name
 from ..errors import AliasError, AutogradError
@@ -37,6 +36,7 @@ from ..prims import (
 )
 from ..schema import TensorType
 from ..tensor.addressing import Address, address_in, geometry_of, real_parts
+from ..tensor.geometry import self_overlap
 from ..tensor.grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -46,7 +46,7 @@ from ..tensor.grad_meta import (
     move_retained,
     new_meta,
 )
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = ["ViewStage", "check_write", "derive_from", "rebase", "refresh", "refresh_for_use"]
 
@@ -105,14 +105,14 @@ def rebase(tensor: Tensor) -> None:
     if tensor.array is family.root_array:
         family.root = tensor.autograd_meta
         return
-    split = _Split(tensor.array, family.root_array)
+    split = _split_of(tensor)
     node = _node(_REBASE, (family.root, tensor.autograd_meta), (split,), family.root_array)
     family.root = new_meta(node, 0, family.root_array.shape, family.root_array.dtype)
 
 
 def _derived(tensor: Tensor, family: Family) -> AutogradMeta:
     """Return a record that derives a view from the current root, by addresses."""
-    split = _Split(tensor.array, family.root_array)
+    split = _split_of(tensor)
     node = _node(_DERIVE, (family.root,), (split,), tensor.array)
     return new_meta(node, 0, tensor.array.shape, tensor.array.dtype)
 
@@ -133,10 +133,12 @@ def _node(
 class _Split:
     """How a view lies in its root, and the three moves of gradients between them.
 
-    A root and a view of different dtype (complex and its real parts) meet as real numbers.
+    A root and a view of different dtype (complex and its real parts) meet as real numbers. Where
+    they do not differ, the root is in C order and arrays are NumPy's, the moves are made without
+    operators; `distinct` says that no address is reached twice.
     """
 
-    __slots__ = ("address", "root_shape", "root_to_real", "view_to_real")
+    __slots__ = ("address", "distinct", "plain", "root_shape", "root_to_real", "view_to_real")
 
     def __init__(self, view: Any, root: Any) -> None:
         whole = geometry_of(root)
@@ -156,9 +158,15 @@ class _Split:
             )
         self.address: Address = address
         self.root_shape = whole.shape
+        self.plain = not (self.root_to_real or self.view_to_real or address.order)
+        self.distinct = not self_overlap(part)
 
     def into_root(self, gradient: Tensor) -> Tensor:
         """Return zeros like the root with a view's gradient added at its addresses."""
+        if self.plain and self.distinct and gradient._keys == CPU:
+            root = np.zeros(self.root_shape, gradient.array.dtype)
+            self._window(root)[...] = gradient.array
+            return tensor_from_result(root)
         if self.view_to_real:
             gradient = view_as_real(gradient)
         at = self.address
@@ -168,6 +176,10 @@ class _Split:
 
     def outside(self, gradient: Tensor) -> Tensor:
         """Return the root's gradient with zeros at the view's addresses."""
+        if self.plain and gradient._keys == CPU:
+            root = gradient.array.copy()
+            self._window(root)[...] = 0
+            return tensor_from_result(root)
         flat = self._to_memory(gradient)
         zero = new_full(flat, [], 0)
         at = self.address
@@ -175,10 +187,18 @@ class _Split:
 
     def inside(self, gradient: Tensor) -> Tensor:
         """Return the root's gradient at the view's addresses."""
+        if self.plain and gradient._keys == CPU:
+            return tensor_from_result(self._window(np.ascontiguousarray(gradient.array)).copy())
         at = self.address
         flat = self._to_memory(gradient)
         part: Tensor = strided_get(flat, list(at.size), list(at.stride), at.offset)
         return view_as_complex(contiguous_last(part)) if self.view_to_real else part
+
+    def _window(self, root: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the elements of the view in a root in C order, for plain arrays."""
+        at, item = self.address, root.itemsize
+        strides = [step * item for step in at.stride]
+        return np.ndarray(at.size, root.dtype, root, at.offset * item, strides)
 
     def _memory_shape(self) -> list[int]:
         order = self.address.order
@@ -192,6 +212,37 @@ class _Split:
     def _from_memory(self, flat: Tensor) -> Tensor:
         flat = from_memory_order(flat, self.address.order)
         return view_as_complex(contiguous_last(flat)) if self.root_to_real else flat
+
+
+_splits: Final[dict[tuple[Any, ...], _Split]] = {}
+_MOST_SPLITS: Final = 4096
+
+
+def _split_of(tensor: Tensor) -> _Split:
+    """Return how a handle lies in its root.
+
+    The answer is kept with the handle, and by geometry, because a new one costs some 15 µs.
+    """
+    record = tensor._view
+    assert record is not None
+    if record.split is None:
+        record.split = _split_by_geometry(tensor.array, record.family.root_array)
+    split: _Split = record.split
+    return split
+
+
+def _split_by_geometry(view: Any, root: Any) -> _Split:
+    if type(view) is not np.ndarray or type(root) is not np.ndarray:
+        return _Split(view, root)
+    start = view.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    key = (start, view.dtype, view.shape, view.strides, root.dtype, root.shape, root.strides)
+    split = _splits.get(key)
+    if split is None:
+        split = _Split(view, root)
+        if len(_splits) >= _MOST_SPLITS:
+            _splits.clear()
+        _splits[key] = split
+    return split
 
 
 def _derive_backward(
@@ -253,7 +304,7 @@ def check_write(op: Any, name: str, tensor: Tensor) -> None:
             op, name, "is a view made under no_grad of a tensor that requires grad", _VIEW_REMEDY
         )
     if not is_root and (type(tensor.array) is np.ndarray or hasattr(tensor.array, "geometry")):
-        _Split(tensor.array, record.family.root_array)
+        _split_of(tensor)
 
 
 _LEAF_REMEDY: Final = "update it under `with oplib.no_grad():`, or work on a copy: x.clone()"
@@ -279,27 +330,21 @@ class ViewStage:
     def build(self, op: Operator[..., Any], keys: int, below: Plan | None) -> Plan:
         """Return the plan that looks at the families of its arguments first."""
         assert below is not None
-        tensors = [local_name(name) for name in op.schema.differentiable_arguments]
-        every = [local_name(argument.name) for argument in op.schema.arguments]
+        schema = op.schema
+        every = [local_name(argument.name) for argument in schema.arguments]
         args = f"({', '.join(every)}{',' if len(every) == 1 else ''})"
-        if op.schema.is_mutable:
-            return _writing_plan(op)
         names = {
             "_op_below": below,
             "_op_stale": lambda *values: _refreshed_call(op, values),
             "_op_is_stale": _is_stale,
+            "_op_current": _state.current,
+            "_op_check": lambda values: _check_unrecorded(op, values),
         }
-        plain = all(isinstance(a.type, TensorType) for a in _tensor_arguments(op))
-        if plain:
-            test = " or ".join(
-                f"({t}._view is not None and {t}._view.epoch != {t}._view.family.epoch)"
-                for t in tensors
-            )
-        else:
-            test = f"_op_is_stale({args})"
-        lines = [
-            f"def plan({', '.join(every)}):",
-            f"    if {test}:",
+        lines = [f"def plan({', '.join(every)}):"]
+        if schema.is_mutable and not keys & AUTOGRAD:  # a recorded write is checked there
+            lines += [f"    if _op_current().mask & {AUTOGRAD}:", f"        _op_check({args})"]
+        lines += [
+            f"    if {_stale_test(op, args)}:",
             f"        return _op_stale({', '.join(every)})",
             f"    return _op_below({', '.join(every)})",
         ]
@@ -311,8 +356,15 @@ class ViewStage:
         return [f"views: {stale} of the arguments are behind their family and refresh first"]
 
 
-def _tensor_arguments(op: Operator[..., Any]) -> list[Any]:
-    return [op.schema.argument(name) for name in op.schema.differentiable_arguments]
+def _stale_test(op: Operator[..., Any], args: str) -> str:
+    """Return the expression for: some argument is behind its family."""
+    names = op.schema.differentiable_arguments
+    if not all(isinstance(op.schema.argument(name).type, TensorType) for name in names):
+        return f"_op_is_stale({args})"
+    return " or ".join(
+        f"({t}._view is not None and {t}._view.epoch != {t}._view.family.epoch)"
+        for t in map(local_name, names)
+    )
 
 
 def _is_stale(args: Any) -> bool:
@@ -333,21 +385,12 @@ def _refreshed_call(op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
     return op.find_plan(keys)(*args)
 
 
-def _writing_plan(op: Operator[..., Any]) -> Callable[..., Any]:
-    written = [
-        (i, a.name)
-        for i, a in enumerate(op.schema.arguments)
-        if a.name in op.schema.mutated_arguments
-    ]
+def _check_unrecorded(op: Operator[..., Any], args: tuple[Any, ...]) -> None:
+    """Raise if a write that is not recorded reaches memory of a tensor that requires grad.
 
-    def plan(*args: Any) -> Any:
-        if _state.current().mask & AUTOGRAD:
-            for i, name in written:
-                for tensor in tensor_leaves([args[i]]):
-                    record = tensor._view
-                    if record is not None and record.family.root is not None:
-                        refresh(tensor)
-                        check_write(op, name, tensor)
-        return _refreshed_call(op, args)
-
-    return plan
+    It may: through a view made under no_grad, say.
+    """
+    for argument, value in zip(op.schema.arguments, args, strict=True):
+        if argument.name in op.schema.mutated_arguments:
+            for tensor in tensor_leaves([value]):
+                check_write(op, argument.name, tensor)

@@ -103,7 +103,7 @@ def _outputs(
             layout.append(None)
             flat.append(value)
         else:
-            found = tensor_leaves([value])
+            found = [] if value is None else tensor_leaves(value)
             layout.append(len(found))
             flat += found
     return flat, tuple(layout)

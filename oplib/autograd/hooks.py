@@ -101,18 +101,15 @@ def set_requires_grad(tensor: Tensor, value: bool) -> None:
 
 
 def _switch_recording(tensor: Tensor, value: bool) -> None:
-    if not value:
-        tensor._keys &= ~AUTOGRAD
-        return
-    if tensor.autograd_meta is None:
+    record = tensor._view
+    is_root = record is not None and tensor.array is record.family.root_array
+    if value and tensor.autograd_meta is None:
         tensor.autograd_meta = leaf_meta_of(tensor)
-        record = tensor._view
-        if record is not None:
-            if tensor.array is record.family.root_array:
-                record.family.root = tensor.autograd_meta
-            else:
-                tensor._view = None
-    tensor._keys |= AUTOGRAD
+        if not is_root:
+            tensor._view = None  # a view that becomes a leaf is a root of its own
+    if is_root and record is not None:
+        record.family.root = tensor.autograd_meta if value else None
+    tensor._keys = tensor._keys | AUTOGRAD if value else tensor._keys & ~AUTOGRAD
 
 
 def set_grad(tensor: Tensor, value: Any) -> None:

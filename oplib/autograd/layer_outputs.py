@@ -155,21 +155,15 @@ def record_outputs(call: LayerCall, ctx: PyLayerContext, result: Any) -> Any:
         node, call.inputs, [None if id(tensor) in own else tensor for tensor in outputs]
     )
     node.saved = (ctx, call.arguments or plain_arguments(facts, call.tensors), structures, kept)
-    storages = {id(tensor._storage): tensor for tensor in call.inputs}
     handles: list[Tensor] = []
     for position, made in enumerate(outputs):
         if not differentiable[position]:
-            handle = alias_of(made, made.array) if made._keys & AUTOGRAD else made
+            handles.append(alias_of(made, made.array) if made._keys & AUTOGRAD else made)
         elif any(made is tensor for tensor in written):
-            _refuseas_seen_below(facts, made)
-            handle = _rewritten(ctx, made, node, position)
+            handles.append(_rewritten(facts, ctx, made, node, position))
             written = [tensor for tensor in written if tensor is not made]
         else:
-            seen = as_seen_below(facts, made, call.inputs) if made._keys & INTERPRETER else made
-            handle = layer_output(ctx, seen, node, position)
-            if id(made._storage) in storages:
-                _join_as_alias(handle, storages[id(made._storage)], facts.title)
-        handles.append(handle)
+            handles.append(_fresh(call, ctx, made, node, position))
     ctx._ctx_forget_marks()
     return rebuilt(result, iter(handles))
 
@@ -193,8 +187,33 @@ def _wide_node(call: LayerCall, outputs: list[Tensor], layout: list[int | None])
     return node
 
 
-def _rewritten(ctx: PyLayerContext, written: Tensor, node: GradNode, position: int) -> Tensor:
+def _fresh(
+    call: LayerCall, ctx: PyLayerContext, made: Tensor, node: GradNode, position: int
+) -> Tensor:
+    """Return the handle of an output that is no written input, but may lie in an input.
+
+    Such an alias is an opaque member of the input's family, so neither is written to behind the
+    other.
+    """
+    seen = as_seen_below(call.facts, made, call.inputs) if made._keys & INTERPRETER else made
+    handle = layer_output(ctx, seen, node, position)
+    base = next((t for t in call.inputs if t._storage is made._storage), None)
+    if base is not None:
+        handle._view = ViewRecord(join_family(base), opaque=call.facts.title)
+        handle._keys |= VIEW
+    return handle
+
+
+def _rewritten(
+    facts: LayerFacts, ctx: PyLayerContext, written: Tensor, node: GradNode, position: int
+) -> Tensor:
     """Return an input that forward wrote: the same object, with the layer as its history."""
+    if written._keys & INTERPRETER:
+        raise AutogradError(
+            f"{facts.title} writes to an input that requires grad, inside a function that is "
+            "functionalized or captured; its gradient cannot be kept there\n"
+            "  return a new tensor from forward, or make it an operator with register_autograd"
+        )
     before = written.autograd_meta
     dtype = written.dtype if ctx.grad_in_dtype_consistent else None
     meta = new_meta(node, position, written.shape, dtype)
@@ -204,22 +223,6 @@ def _rewritten(ctx: PyLayerContext, written: Tensor, node: GradNode, position: i
     written._keys |= AUTOGRAD
     rebase(written)
     return written
-
-
-def _refuseas_seen_below(facts: LayerFacts, written: Tensor) -> None:
-    if written._keys & INTERPRETER:
-        raise AutogradError(
-            f"{facts.title} writes to an input that requires grad, inside a function that is "
-            "functionalized or captured; its gradient cannot be kept there\n"
-            "  return a new tensor from forward, or make it an operator with register_autograd"
-        )
-
-
-def _join_as_alias(handle: Tensor, base: Tensor, title: str) -> None:
-    """Let an output that lies in an input know it: neither may be written to behind the other."""
-    family = join_family(base)
-    handle._view = ViewRecord(family, opaque=title)
-    handle._keys |= VIEW
 
 
 def rebuilt(value: Any, handles: Iterator[Tensor]) -> Any:

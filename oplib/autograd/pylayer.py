@@ -242,23 +242,28 @@ def once_differentiable(function: F) -> F:
             return function(*args)
         with _state.enter(grad_off(state)):
             result = function(*args)
-        ctx = next(value for value in args if isinstance(value, Context))
-        node = ctx._ctx_node() if ctx._ctx_node is not None else None
-        if node is None:
-            return result
-        incoming: list[Tensor] = []
-        structure_of(args, incoming)
-        edges = (*node.edges, *(g.autograd_meta for g in incoming if g._keys & AUTOGRAD))
-        found: list[Tensor] = []
-        structure_of(result, found)
-        message = f"{node.name()}: its backward is once_differentiable, so {_NO_SECOND}"
-        handles = [alias_of(tensor, tensor.array) for tensor in found]
-        for handle in handles:
-            if is_inexact(handle.dtype):
-                guard(handle, edges, message)
-        return rebuilt(result, iter(handles))
+        return _guarded(result, args)
 
     return backward  # type: ignore[return-value]
+
+
+def _guarded(result: Any, args: tuple[Any, ...]) -> Any:
+    """Return what a backward returned, such that differentiating it raises."""
+    ctx = next(value for value in args if isinstance(value, Context))
+    node = None if ctx._ctx_node is None else ctx._ctx_node()
+    if node is None:
+        return result
+    incoming: list[Tensor] = []
+    found: list[Tensor] = []
+    structure_of(args, incoming)
+    structure_of(result, found)
+    edges = (*node.edges, *(g.autograd_meta for g in incoming if g._keys & AUTOGRAD))
+    message = f"{node.name()}: its backward is once_differentiable, so {_NO_SECOND}"
+    handles = [alias_of(tensor, tensor.array) for tensor in found]
+    for handle in handles:
+        if is_inexact(handle.dtype):
+            guard(handle, edges, message)
+    return rebuilt(result, iter(handles))
 
 
 _NO_SECOND: Final = (

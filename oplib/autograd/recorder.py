@@ -87,8 +87,9 @@ class Call:
             layout.append(None if isinstance(value, Tensor) else len(self.inputs) - start)
         self.layout = tuple(layout)
         self.edges = tuple([t.autograd_meta if t._keys & AUTOGRAD else None for t in self.inputs])
-        written = [self.values[name] for name in op.schema.mutated_arguments]
-        self.written_storages = {id(tensor._storage) for tensor in tensor_leaves(written)}
+        self.written_storages: set[int] = set()
+        for name in op.schema.mutated_arguments:
+            self.written_storages |= {id(t._storage) for t in tensor_leaves(self.values[name])}
 
     def needs(self, name: str) -> bool:
         """Return whether any tensor of an argument needs a gradient."""

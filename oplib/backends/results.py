@@ -238,7 +238,7 @@ class ResultFinisher:
                     "return a copy, for example x.copy(), or declare it: "
                     f"Tensor(a) {name} -> Tensor(a)",
                 )
-        if not array.flags.writeable or (0 in array.strides and array.size > 1):
+        if not array.flags.writeable or (0 in array.strides and _repeats(array)):
             return array.copy()
         return array
 
@@ -276,6 +276,13 @@ class ResultFinisher:
 def _holds_tensors(kind: Type) -> bool:
     kind = kind.element if isinstance(kind, OptionalType) else kind
     return isinstance(kind, TensorType)
+
+
+def _repeats(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether several elements of an array are one, by a stride of zero."""
+    return any(
+        step == 0 and length > 1 for length, step in zip(array.shape, array.strides, strict=True)
+    )
 
 
 def _share_memory(a: Any, b: Any) -> bool:

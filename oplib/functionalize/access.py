@@ -20,6 +20,7 @@ from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import (
     bitcast,
+    byte_view,
     contiguous_last,
     from_memory_order,
     in_memory_order,
@@ -34,8 +35,7 @@ from ..tensor.addressing import Address, address_in, real_parts
 from ..tensor.geometry import (
     Geometry,
     contiguous_strides,
-    dense_strides,
-    memory_order,
+    keep_layout,
     self_overlap,
 )
 from ..tensor.tensor import Tensor
@@ -206,8 +206,8 @@ def laid_out(value: Tensor, geometry: Geometry, exact: bool) -> Tensor:
     """Return `value` with the strides of a handle: exactly, or in the same order of axes.
 
     Whether ``reshape`` gives a view depends on strides, and strides of results follow those of
-    operands; a value in another order would turn a copy into a view. Strides that overlap cannot
-    be had by a value of its own; it is dense in their order.
+    operands; a value in another order would turn a copy into a view. Strides that overlap, other
+    than those of zero, cannot be had by a value of its own: it is laid out as a result would be.
     """
     have, want, shape = value.strides, geometry.strides, geometry.shape
     if have == want or 0 in shape:
@@ -216,12 +216,20 @@ def laid_out(value: Tensor, geometry: Geometry, exact: bool) -> Tensor:
         return value
     if not exact and _same_order(shape, have, want):
         return value
+    if any(step == 0 and n > 1 for n, step in zip(shape, want, strict=True)):
+        return _repeated(laid_out(*_without_repeats(value, geometry), exact), geometry)
     item = geometry.dtype.itemsize
     if any(step % item for step in want) or _overlaps(geometry):
+        want = keep_layout(shape, [(shape, want)], item)
         if _same_order(shape, have, want):
             return value
-        want = dense_strides(shape, memory_order(want), item)
-    return with_layout(value, [step // item for step in want])  # type: ignore[no-any-return]
+    return with_layout(value, [step // item for step in want])
+
+
+def _without_repeats(value: Tensor, g: Geometry) -> tuple[Tensor, Geometry]:
+    """Return a value, and its geometry, with axes of stride zero shortened to one element."""
+    short = [1 if step == 0 else n for n, step in zip(g.shape, g.strides, strict=True)]
+    return _shortened(value, short), Geometry(g.dtype, tuple(short), g.strides, g.offset)
 
 
 def _overlaps(g: Geometry) -> bool:
@@ -247,7 +255,7 @@ def view_at(root: Tensor, form: Geometry, geometry: Geometry) -> Tensor:
     Raises
     ------
     AliasError
-        For a view of another dtype, except between complex numbers and their parts.
+        For a view of another dtype of what requires grad, except complex numbers and their parts.
     """
     if geometry.dtype == form.dtype:
         item = form.dtype.itemsize
@@ -257,11 +265,14 @@ def view_at(root: Tensor, form: Geometry, geometry: Geometry) -> Tensor:
         item = geometry.dtype.itemsize
     elif geometry.dtype.kind == "c" and form.dtype == real_parts(geometry).dtype:
         return view_as_complex(view_at(root, form, real_parts(geometry)))  # type: ignore[no-any-return]
-    else:
+    elif root._keys & AUTOGRAD:
         raise AliasError(
-            f"a view of dtype {geometry.dtype} of a tensor of dtype {form.dtype} leaves a functional "
-            "run\n  return a copy: x.clone()"
+            f"a view of dtype {geometry.dtype} of a tensor of dtype {form.dtype} that requires grad "
+            "has no gradient\n  take the view of x.detach()"
         )
+    else:
+        offset = geometry.offset - form.offset
+        return byte_view(root, geometry.dtype, list(geometry.shape), list(geometry.strides), offset)
     if geometry.shape == root.shape and geometry.strides == root.strides:
         if geometry.offset == form.offset:
             return root

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import _state
 from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import clone, detach, graft
@@ -96,6 +95,18 @@ class InputMemory:
             self._groups.remove(other)
         return first
 
+    def keep_old_values(self, written: _Group) -> None:
+        """Copy what a gradient may need: the write-back at the end overwrites a storage.
+
+        Versions belong to storages, so this concerns every input that lies in one that is written.
+        Eager code saves a copy here too.
+        """
+        storages = {id(region.storage) for _, region in written.members}
+        for group in self._groups:
+            for top in group.tops:
+                if id(top.storage) in storages and not top.is_kept:
+                    _keep_old_value(top)
+
     def register(self, group: _Group) -> None:
         """Take note of a group."""
         self._groups.append(group)
@@ -150,18 +161,8 @@ class _Group:
             self._join(tops)
         (top,) = self.tops
         top.before_write = None
-        self._keep_old_value(top)
-
-    def _keep_old_value(self, region: Region) -> None:
-        """Copy what a gradient may need: the write-back at the end overwrites the inputs.
-
-        Eager code saves a copy here too.
-        """
-        if self.memory.differentiates and _state.current().mask & AUTOGRAD:
-            with recorded():
-                region.value = clone(region.value)
-                region.others = {key: clone(value) for key, value in region.others.items()}
-            region.version += 1
+        if self.memory.differentiates:
+            self.memory.keep_old_values(self)
 
     def _join(self, tops: list[Region]) -> None:
         """Join regions that nobody wrote, into the one that covers all if there is one."""
@@ -171,7 +172,7 @@ class _Group:
             self.unite()
             return
         joined = Region(cover.value, cover.form, cover.storage)
-        joined.past = cover.past
+        joined.past, joined.is_kept = cover.past, cover.is_kept
         for top in tops:
             _merge(top, joined)
 
@@ -185,6 +186,7 @@ class _Group:
             for top in tops:
                 if top.version:
                     united.value = _access(top, united).put(united.value, _plain(top.value))
+        united.is_kept = any(top.is_kept for top in tops)
         united.version = 1 + max(top.version for top in tops)
         for top in tops:
             _merge(top, united)
@@ -194,6 +196,14 @@ class _Group:
         flat = self.memory.span(indices)
         low = min(extent(region.form)[0] for region in regions)
         return flat, Geometry(flat.dtype, flat.shape, flat.strides, low)
+
+
+def _keep_old_value(region: Region) -> None:
+    with recorded():
+        region.value = clone(region.value)
+        region.others = {key: clone(value) for key, value in region.others.items()}
+    region.is_kept = True
+    region.version += 1
 
 
 def _top(region: Region) -> Region:

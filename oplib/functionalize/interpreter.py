@@ -19,6 +19,7 @@ Imports floors 0 to 4 and the files above. Read next: `run.py`.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -273,6 +274,11 @@ class Functionalize(Interpreter):
             engine.check_write(op, name, outside)
         if type(outside.array) is FunctionalArray:
             outside.array.frame.interpreter.check_history(op, name, outside, is_recorded)
+        if is_recorded and self_overlap(self._memory_of(array)):
+            raise AliasError(
+                f"{op.qualname}: argument `{name}` lies in an input that overlaps itself; it cannot "
+                "be written to while gradients are recorded\n  pass a copy of the input: x.clone()"
+            )
         if is_recorded and array.origin >= self.argument_count:
             raise AutogradError(
                 f"{op.qualname}: argument `{name}` is a tensor of the enclosing scope; it cannot be "
@@ -284,8 +290,7 @@ class Functionalize(Interpreter):
     ) -> None:
         """Refuse read-only and self-overlapping destinations."""
         array: FunctionalArray = tensor.array
-        outside = None if array.origin is None else self.inputs[array.origin].array
-        if isinstance(outside, np.ndarray) and not outside.flags.writeable:
+        if _is_read_only(tensor):
             raise AliasError(
                 f"{op.qualname}: argument `{name}` is written, but its array is read-only\n"
                 "  pass a writable copy: x.clone()"
@@ -354,6 +359,8 @@ class Functionalize(Interpreter):
         arrays: list[FunctionalArray] = [tensor.array for tensor in written]
         regions = {id(array.region): array for array in reversed(arrays)}
         first = [regions[key] for key in dict.fromkeys(id(array.region) for array in arrays)]
+        if is_recorded:
+            _refuse_several_histories(op, arrays)
         forms = [array.region.form for array in first]
         with recorded():
             bases = [
@@ -379,10 +386,11 @@ class Functionalize(Interpreter):
         fresh, new = functionalized.call_positional([op.qualname, arguments, bases, places])
         for array, value in zip(first, new, strict=True):
             before = array.region.value
+            self._commit(array, value, is_recorded)
             for other in arrays:
                 if other.region is array.region and other is not array:
                     self._note(other, is_recorded)
-            self._commit(array, value, is_recorded)
+                    array.region.share(array.history, other.history)
             self.after_write(before, array.region.value)
         return tuple([tree_map(self.wrap, part) for part in fresh])
 
@@ -422,6 +430,25 @@ class Functionalize(Interpreter):
     def requires_grad_changed(self, tensor: Tensor, value: bool) -> None:
         """Let the run know that ``requires_grad`` of a handle was set."""
         self.after_flag(tensor, value)
+
+
+def _refuse_several_histories(op: AnyOperator, arrays: Sequence[FunctionalArray]) -> None:
+    """Raise if a recorded call writes one memory through handles with different histories."""
+    for one, other in itertools.combinations(arrays, 2):
+        if one.region is other.region and one.history != other.history:
+            if overlap(one.geometry, other.geometry):
+                raise AliasError(
+                    f"{op.qualname} writes one memory through arguments with different histories\n"
+                    "  pass views of one tensor"
+                )
+
+
+def _is_read_only(tensor: Tensor) -> bool:
+    """Return whether the memory of a tensor, at the outermost level, cannot be written."""
+    array = tensor.array
+    while type(array) is FunctionalArray and array.origin is not None:
+        array = array.frame.interpreter.inputs[array.origin].array  # type: ignore[attr-defined]
+    return isinstance(array, np.ndarray) and not array.flags.writeable
 
 
 # ---------------------------------------------------------------------- histories

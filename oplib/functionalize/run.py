@@ -342,7 +342,8 @@ def memory_around(inputs: Sequence[Tensor], derived: Derived) -> Tensor:
     """
     tensor = inputs[derived.index]
     check_inside_owner(tensor, derived.base, derived.geometry)
-    return view_at(detach(tensor), derived.base, derived.geometry)
+    view: Tensor = detach(view_at(detach(tensor), derived.base, derived.geometry))
+    return view
 
 
 def _pass_on(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor]:

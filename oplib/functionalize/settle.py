@@ -20,7 +20,6 @@ from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import alias, clone, copy_, detach, strided_view
 from ..tensor.geometry import Geometry, self_overlap
-from ..tensor.grad_meta import new_meta
 from ..tensor.tensor import Tensor, alias_of, engine
 from .access import laid_out, recorded, view_at
 from .outcome import (
@@ -64,8 +63,6 @@ def settle(
     before = [inputs[index]._storage.version for index, _ in outcome.versions]
     for write, value in zip(outcome.writes, stored, strict=True):
         _store(inputs[write.index], value, write)
-    for (index, count), version in zip(outcome.versions, before, strict=True):
-        inputs[index]._storage.version = version + count
     for index, flag in outcome.flags:
         inputs[index].requires_grad = flag
     _settle_gradients(outcome, inputs, values)
@@ -74,6 +71,8 @@ def settle(
             results[position] = inputs[record.index]
         elif isinstance(record, InputView):
             results[position] = _input_view(record, inputs, values)
+    for (index, count), version in zip(outcome.versions, before, strict=True):
+        inputs[index]._storage.version = version + count
     for position, record in enumerate(outcome.records):
         if isinstance(record, SameResult):
             results[position] = results[record.result]
@@ -183,6 +182,11 @@ class _Results:
         self.taken = taken
         self.roots: dict[int, Tensor] = {}
         self.given_out: set[int] = set()
+        self.rewritten = {
+            record.value
+            for record in outcome.records
+            if isinstance(record, ValueView) and record.past.value is not None
+        }
 
     def found(self) -> list[Any]:
         """Return one result per record; None for those that are inputs or views of them."""
@@ -209,6 +213,8 @@ class _Results:
         root = self.roots.get(record.value)
         if root is None:
             value = laid_out(self.values[record.value], record.form, True)
+            if record.value in self.rewritten:
+                value = clone(value)
             root = self.roots[record.value] = self._own(value)
         if record.past == Past(None, (), bool(root._keys & AUTOGRAD)):
             if record.value not in self.given_out:
@@ -233,10 +239,8 @@ def _remembering(
     if view is root:
         view = alias(root)
     if past.value is not None:
-        meta = values[past.value].autograd_meta
-        assert meta is not None
-        view.autograd_meta = new_meta(meta.grad_node, meta.position, view.shape, view.dtype)
-        view._keys |= AUTOGRAD
+        with recorded():
+            _copy(view, values[past.value])  # what is there already, for the sake of its history
     if past.requires_grad:
         if not view._keys & AUTOGRAD and view._view is not None:
             view._view.epoch = -1  # taken under no_grad, before a recorded write made it stale

@@ -60,6 +60,8 @@ class Region:
         Which history of `joined` the handles of this region have; None for that of its `value`.
     before_write : callable or None
         What has to happen before the first write (inputs only).
+    is_kept : bool
+        Whether the value is a copy that no store at the end reaches (inputs only).
     written_through, recorded_through : set of int
         The inputs through whose handles, or views of them, it was written; those where it was
         recorded.
@@ -69,6 +71,7 @@ class Region:
         "before_write",
         "form",
         "history",
+        "is_kept",
         "joined",
         "others",
         "past",
@@ -89,6 +92,7 @@ class Region:
         self.past: Any = None
         self.history: Any = None
         self.before_write: Callable[[], None] | None = None
+        self.is_kept = False
         self.written_through: set[int] = set()
         self.recorded_through: set[int] = set()
 
@@ -114,6 +118,11 @@ class Region:
         self._set(history, new)
         self.version += 1
         return new
+
+    def share(self, history: Any, with_other: Any) -> None:
+        """Give another history the value that one has: both were written by one call."""
+        if history != with_other:
+            self._set(with_other, self.current(history))
 
     def _continued(self, old: Tensor, new: Tensor, is_recorded: bool) -> Tensor:
         has_history = new._keys & AUTOGRAD

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from .. import _state
-from .._text import caller_site, function_site, is_internal_file
+from .._text import caller_site, is_internal_file
 from ..dispatch.bind import describe_call, tensor_leaves
 from ..dispatch.interpreter import BELOW_AUTOGRAD
 from ..dispatch.keys import META
@@ -39,10 +39,10 @@ class FakeContext:
 
     __slots__ = ("mode", "op", "site")
 
-    def __init__(self, op: Operator[..., Any], mode: FakeTensorMode | None, rule: Any) -> None:
+    def __init__(self, op: Operator[..., Any], mode: FakeTensorMode | None, site: str) -> None:
         self.op = op
         self.mode = mode
-        self.site = function_site(rule)
+        self.site = site
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:
         """Return a size that is known only when the kernel runs, between `min` and `max`.
@@ -88,9 +88,9 @@ def current_mode() -> FakeTensorMode | None:
     return _state.current().config.get("fake_mode")
 
 
-def rule_state(op: Operator[..., Any], mode: FakeTensorMode | None, rule: Any) -> _state.State:
-    """Return the State in which a rule of `op` runs: factories make tensors without data."""
-    config: dict[str, Any] = {"fake_context": FakeContext(op, mode, rule)}
+def rule_state(op: Operator[..., Any], mode: FakeTensorMode | None, site: str) -> _state.State:
+    """Return the State for the rule of `op` at `site`: factories make tensors without data."""
+    config: dict[str, Any] = {"fake_context": FakeContext(op, mode, site)}
     if mode is not None:
         config["fake_mode"] = mode
     return _state.State(include=META, handled=BELOW_AUTOGRAD, config=MappingProxyType(config))
@@ -130,7 +130,7 @@ def _entry_point() -> str:
 def note_rule(error: Exception, op: Operator[..., Any], site: str, args: Sequence[Any]) -> None:
     """Add to an error that a rule raised: which rule, in which call, on whose value."""
     error.add_note(f"in the fake rule of {op.qualname}, {site}")
-    error.add_note(f"called as {describe_call(op, list(args))}")
+    error.add_note(f"called as {describe_call(op, list(args))} at {caller_site()}")
     if isinstance(error, DataDependentError):
         for argument, value in zip(op.schema.arguments, args, strict=True):
             if any(tensor.array is error.array for tensor in tensor_leaves([value])):

@@ -65,7 +65,7 @@ class FakeTensorMode(Interpreter):
         self.dynamic = dynamic
         self.facts = Facts()
         self.made_at = caller_site()
-        self.states: dict[Operator[..., Any], _state.State] = {}
+        self.states: dict[object, _state.State] = {}
         self._inside: tuple[_state.State, _state.State] | None = None
         self._fakes: _Memo = _Memo()
         self._storages: _Memo = _Memo()
@@ -313,13 +313,16 @@ def _address(array: Any) -> int:
 
 
 def _extent(array: Any) -> tuple[int, int | None]:
-    """Return the address that offsets count from, and the size of the memory if it is known."""
+    """Return the address that offsets count from, and the size of the memory.
+
+    Of memory that no array owns neither is known; its offsets are addresses.
+    """
     if not isinstance(array, np.ndarray):
         return 0, array.nbytes
     owner = owner_of(array)
     if isinstance(owner, np.ndarray):
         return _address(owner), owner.nbytes
-    return _address(array), None
+    return 0, None
 
 
 # ---------------------------------------------------------------------- what meets fakes
@@ -349,9 +352,7 @@ def _all_ready(args: tuple[Any, ...]) -> bool:
     return True
 
 
-def admit(
-    op: Operator[..., Any], args: Sequence[Any], mode: FakeTensorMode | None
-) -> list[Any]:
+def admit(op: Operator[..., Any], args: Sequence[Any], mode: FakeTensorMode | None) -> list[Any]:
     """Return the arguments of a call with every real tensor converted; no mode means meta tensors.
 
     Raises

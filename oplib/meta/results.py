@@ -132,15 +132,13 @@ class FakeResults:
         if both and list(map(id, value)) == list(map(id, argument)):
             return
         self.wrong(
-            f"returned {_what(value)} as result {index}, where the schema returns argument `{name}` "
-            "itself; return that argument, or None"
+            f"returned {_what(value)} as result {index}, where the schema returns argument "
+            f"`{name}` itself; return that argument, or None"
         )
 
     # ------------------------------------------------------------------ one result
 
-    def _result(
-        self, kind: Type, index: int, value: Any, place: Place, seen: list[Storage]
-    ) -> Any:
+    def _result(self, kind: Type, index: int, value: Any, place: Place, seen: list[Storage]) -> Any:
         if isinstance(kind, OptionalType):
             if value is None:
                 return None
@@ -205,9 +203,7 @@ class FakeResults:
 
     # ------------------------------------------------------------------ memory
 
-    def _refuse_shared(
-        self, where: str, value: Tensor, place: Place, seen: list[Storage]
-    ) -> None:
+    def _refuse_shared(self, where: str, value: Tensor, place: Place, seen: list[Storage]) -> None:
         for name, given in zip(self.names, place.args, strict=True):
             for tensor in tensor_leaves([given]):
                 if tensor._storage is value._storage:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .. import _state
 from .._dims import same
 from .._text import caller_site
-from ..dispatch.bind import signature_of, tensor_leaves
+from ..dispatch.bind import may_hold_tensors, signature_of, tensor_leaves
 from ..dispatch.keys import META, WEAK
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import python_call, resolve
@@ -90,7 +90,8 @@ class _Call:
         devices = [i for i, a in enumerate(arguments) if a.name == "device"]
         self.device_index = devices[0] if devices else None
         self.plain = [i for i, a in enumerate(arguments) if isinstance(a.type, TensorType)]
-        self.only_plain = len(self.plain) == len(op.schema.differentiable_arguments)
+        holders = [i for i, a in enumerate(arguments) if may_hold_tensors(a.type)]
+        self.only_plain = self.plain == holders
 
     def tensors(self, args: Sequence[Any]) -> list[Tensor]:
         """Return the tensors among the arguments."""
@@ -138,18 +139,17 @@ class _RuleRun(_Call):
 
     def __init__(self, op: Operator[..., Any], function: Callable[..., Any], source: Any) -> None:
         super().__init__(op)
-        self.source = source
         self.function = python_call(op, function)
         self.results = FakeResults(op, source)
-        self.meta_state = rule_state(op, None, source)
+        self.meta_state = rule_state(op, None, self.results.site)
 
     def state_for(self, mode: Any) -> _state.State:
         """Return the State in which the code runs, made once per mode."""
         if mode is None:
             return self.meta_state
-        state: _state.State | None = mode.states.get(self.op)
-        if state is None or state.config["fake_context"].site != self.results.site:
-            state = mode.states[self.op] = rule_state(self.op, mode, self.source)
+        state: _state.State | None = mode.states.get(self)
+        if state is None:
+            state = mode.states[self] = rule_state(self.op, mode, self.results.site)
         return state
 
     def run(self, place: Place) -> Any:
@@ -327,6 +327,8 @@ class _ViewCall(_Call):
 
     def plan(self, *args: Any) -> Any:
         """Return a handle with the geometry the rule gives, or a copy where it gives none."""
+        if not self.only_plain or len(self.plain) > 1:
+            args = tuple(self.place(args).args)
         base = args[0]
         geometry = self.rule(base.array.geometry, *args[1:])
         if geometry is None:

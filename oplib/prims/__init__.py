@@ -39,6 +39,7 @@ from .arithmetic import (
 from .declare import PRIMS
 from .views import (
     alias,
+    byte_view,
     contiguous_last,
     detach,
     permute,
@@ -64,6 +65,7 @@ __all__ = [
     "bitcast",
     "broadcast_to",
     "broadcast_to_like",
+    "byte_view",
     "cast",
     "cast_same_kind",
     "check_fits",

@@ -106,9 +106,7 @@ strided_add.register_kernel(
         value, tuple(shape), tuple(size), tuple(stride), offset
     ),
 )
-strided_add.register_fake(
-    lambda value, shape, size, stride, offset: TensorSpec(shape, value.dtype)
-)
+strided_add.register_fake(lambda value, shape, size, stride, offset: TensorSpec(shape, value.dtype))
 strided_add.register_vjp(
     value=lambda grad, value_spec, size, stride, offset: sum_to(
         strided_get(grad, size, stride, offset), value_spec.shape

@@ -91,7 +91,7 @@ def _summed_axes(shape: Sequence[Any], full: Sequence[Any]) -> list[int]:
 def _sum_to(x: Array, shape: Sequence[int]) -> Array:
     axes = _summed_axes(shape, x.shape)
     if not axes:
-        return x.copy(order="K")
+        return copied(x)
     return np.asarray(x.sum(axis=tuple(axes), keepdims=True, dtype=x.dtype).reshape(shape))
 
 
@@ -245,6 +245,8 @@ full: TensorOperator = declare(
     "full(SymInt[] size, Scalar value, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
     "A tensor filled with a number, of that number's dtype by default.",
 )
+
+
 @full.register_kernel("cpu")
 def _full(size: Sequence[int], value: Any, *, dtype: Any, device: Any) -> Array:
     return np.full(size, value, dtype or np.result_type(type(value)))
@@ -253,7 +255,6 @@ def _full(size: Sequence[int], value: Any, *, dtype: Any, device: Any) -> Array:
 @full.register_fake
 def _full_spec(size: Sequence[Any], value: Any, *, dtype: Any, device: Any) -> TensorSpec:
     return TensorSpec(size, dtype or np.result_type(type(value)), device=device)
-
 
 
 new_full: TensorOperator = declare(

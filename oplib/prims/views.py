@@ -20,6 +20,7 @@ from .declare import Array, TensorOperator, declare
 
 __all__ = [
     "alias",
+    "byte_view",
     "contiguous_last",
     "detach",
     "permute",
@@ -103,6 +104,22 @@ def _strided_geometry(g: Geometry, size: Any, stride: Any, offset: Any) -> Geome
 
 strided_view.register_kernel("cpu", _by_rule(_strided_geometry))
 strided_view.register_view(_strided_geometry)
+
+
+byte_view: TensorOperator = declare(
+    "byte_view(Tensor(a) x, ScalarType dtype, SymInt[] size, SymInt[] stride, SymInt offset)"
+    " -> Tensor(a)",
+    "Memory around `x` as elements of another dtype, counted in bytes from its first element.",
+)
+
+
+def _byte_view(g: Geometry, dtype: Any, size: Any, stride: Any, offset: Any) -> Geometry:
+    return Geometry(dtype, tuple(size), tuple(stride), g.offset + offset)
+
+
+byte_view.register_kernel("cpu", _by_rule(_byte_view))
+byte_view.register_view(_byte_view)
+byte_view.register_vjp(x=None)
 
 
 # ---------------------------------------------------------------------- complex numbers

@@ -160,9 +160,7 @@ def reduced(
 
 def matmul(a: str, b: str) -> ShapeRule:
     """Return the rule of a matrix product of two arguments."""
-    return ShapeRule(
-        _text("matmul", a, b), lambda given: matmul_spec(given[a], given[b]), [a, b]
-    )
+    return ShapeRule(_text("matmul", a, b), lambda given: matmul_spec(given[a], given[b]), [a, b])
 
 
 def concat(parts: str, dim: str | int = 0) -> ShapeRule:
@@ -192,9 +190,7 @@ def gather(x: str, index: str, dim: str | int) -> ShapeRule:
     )
 
 
-def windows(
-    x: str, size: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1
-) -> ShapeRule:
+def windows(x: str, size: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1) -> ShapeRule:
     """Return the rule of convolution and pooling over ``[batch, channels, *spatial]``.
 
     `size` is a window size, as a value or the name of an argument; if that argument is a tensor
@@ -220,9 +216,7 @@ def windows(
 # ---------------------------------------------------------------------- anything else
 
 
-def spec(
-    shape: Callable[..., Any], dtype: Any = None, layout: str = "C"
-) -> ShapeRule:
+def spec(shape: Callable[..., Any], dtype: Any = None, layout: str = "C") -> ShapeRule:
     """Return the rule that computes a shape.
 
     Parameters

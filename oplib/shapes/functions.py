@@ -266,9 +266,7 @@ def gather_spec(x: Any, index: Any, dim: int) -> TensorSpec:
     """Return the spec of elements at positions along an axis: the shape of `index`, in C order."""
     axis = normalize_dim(dim, x.ndim)
     check(index.dtype.kind in "iu", f"positions are integers, got {index.dtype}")
-    check(
-        index.ndim == x.ndim, f"positions with {x.ndim} axes are needed, got {list(index.shape)}"
-    )
+    check(index.ndim == x.ndim, f"positions with {x.ndim} axes are needed, got {list(index.shape)}")
     for i, (wanted, length) in enumerate(zip(index.shape, x.shape, strict=True)):
         if i != axis:
             check(wanted <= length, f"positions {list(index.shape)} exceed {list(x.shape)}")

@@ -4,12 +4,11 @@ A tensor that takes part in autograd has an `AutogradMeta`. A recorded call make
 whose edges *are* the metas of its arguments: a meta knows the node that produced the tensor and
 which output it was. Nothing here refers from a node to its own outputs, so there are no cycles.
 
-Imports floors 0 to 2, `storage.py`. Read next: `tensor.py`; the engine is `autograd/engine.py`.
+Imports floors 0 to 2, `grad_hooks.py`. Read next: `tensor.py`; the engine is `autograd/engine.py`.
 """
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..dispatch.keys import BACKENDS, INTERPRETER, META
+from .grad_hooks import HookHandle, NodeHooks, add_hook
 
 __all__ = [
     "AccumulationNode",
@@ -80,31 +80,6 @@ class AutogradMeta:
     def rank(self) -> int:
         """Which element of that output, when it is a list."""
         return self.grad_node.slot_and_rank(self.position)[1]
-
-
-class NodeHooks:
-    """What was attached to one node from outside.
-
-    Attributes
-    ----------
-    tensor : dict
-        Position -> ordered hooks on that output's gradient.
-    retain : dict
-        Position -> weak references to the metas that retain its gradient.
-    pre, post : dict
-        Hooks on the node itself.
-    site : str
-        The forward line, recorded in anomaly mode.
-    """
-
-    __slots__ = ("post", "pre", "retain", "site", "tensor")
-
-    def __init__(self) -> None:
-        self.tensor: dict[int, dict[int, Callable[..., Any]]] = {}
-        self.retain: dict[int, list[weakref.ref[AutogradMeta]]] = {}
-        self.pre: dict[int, Callable[..., Any]] = {}
-        self.post: dict[int, Callable[..., Any]] = {}
-        self.site = ""
 
 
 class NodeKind:
@@ -387,16 +362,18 @@ class ViewRecord:
 
     `epoch` is the family's epoch this handle's meta belongs to; `no_grad` says that the view was
     made while recording was off; `opaque` names the operator when a write through this handle has
-    no gradient (its own rule, or a change of dtype).
+    no gradient (its own rule, or a change of dtype); `split` is how the handle lies in its root,
+    once that was asked for.
     """
 
-    __slots__ = ("epoch", "family", "no_grad", "opaque")
+    __slots__ = ("epoch", "family", "no_grad", "opaque", "split")
 
     def __init__(self, family: Family, no_grad: bool = False, opaque: str = "") -> None:
         self.family = family
         self.epoch = family.epoch
         self.no_grad = no_grad
         self.opaque = opaque
+        self.split: Any = None
 
 
 # ---------------------------------------------------------------------- making records
@@ -444,30 +421,3 @@ def watch_retained(meta: AutogradMeta) -> None:
     """Have the node of a record that retains its gradient store it there."""
     table = meta.grad_node._hooks().retain
     table.setdefault(meta.position, []).append(weakref.ref(meta))
-
-
-# ---------------------------------------------------------------------- hooks
-
-
-_hook_numbers: Final = itertools.count()
-
-
-class HookHandle:
-    """The undo of a hook: ``remove()`` is True the first time, False later."""
-
-    __slots__ = ("_key", "_table")
-
-    def __init__(self, table: dict[int, Callable[..., Any]], key: int) -> None:
-        self._table = table
-        self._key = key
-
-    def remove(self) -> bool:
-        """Take the hook back; return whether it was still there."""
-        return self._table.pop(self._key, None) is not None
-
-
-def add_hook(table: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
-    """Append a hook to an ordered table and return its handle."""
-    key = next(_hook_numbers)
-    table[key] = hook
-    return HookHandle(table, key)

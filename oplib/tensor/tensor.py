@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .. import _state
-from .._text import short_repr
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
 from ..dtypes import CPU as CPU_DEVICE
 from ..dtypes import Device, as_device, is_inexact, short_dtype
@@ -125,6 +124,7 @@ if TYPE_CHECKING:
         def __ge__(self, other: Any) -> Tensor: ...
         def __getitem__(self, index: Any) -> Tensor: ...
         def __setitem__(self, index: Any, value: Any) -> None: ...
+
         T: Tensor
         mT: Tensor  # noqa: N815 (the array API's name)
         real: Tensor
@@ -472,11 +472,6 @@ def tensor_from_result(array: Any) -> Tensor:
 
 def tensor_from_array(array: Any) -> Tensor:
     """Return a Tensor that shares memory with an array from outside."""
-    if type(array) not in ARRAY_TYPES:
-        raise ArgumentError(
-            f"from_numpy shares the memory of a numpy.ndarray, got {short_repr(array)}; "
-            "oplib.tensor(...) copies any data"
-        )
     tensor = tensor_from_result(array)
     if type(array) is _ndarray:
         tensor._storage = storage_of_array(array)
@@ -511,10 +506,11 @@ def view_of(base: Tensor, array: Any, opaque: str = "") -> Tensor:
     """Return a view handle: it shares `base`'s storage and belongs to its family."""
     tensor = alias_of(base, array)
     family = join_family(base)
-    tensor._view = ViewRecord(family, not _state.current().user & AUTOGRAD, opaque)
-    if base._view is not None and base._view.opaque and not opaque:
-        tensor._view.opaque = base._view.opaque
-    tensor._view.epoch = base._view.epoch  # type: ignore[union-attr]
+    record = base._view
+    assert record is not None
+    no_grad = record.no_grad or not _state.current().user & AUTOGRAD
+    tensor._view = ViewRecord(family, no_grad, record.opaque or opaque)
+    tensor._view.epoch = record.epoch
     tensor._keys |= VIEW
     return tensor
 

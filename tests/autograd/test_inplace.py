@@ -224,6 +224,26 @@ def test_a_write_to_a_base_changes_the_history_of_its_views():
     assert_values(x.grad, [10.0, 0.0])
 
 
+def test_a_leaf_with_views_may_be_written_after_it_was_stopped():
+    x = leaf(1.0, 2.0)
+    x[0:1].sum()
+    x.stop_gradient = True
+    x.mul_(2)
+    assert_values(x, [2.0, 4.0])
+    x.stop_gradient = False
+    with pytest.raises(AutogradError, match="leaf that requires grad"):
+        x.mul_(2)
+
+
+def test_a_view_of_a_stopped_base_may_become_a_leaf():
+    base = tensor(1.0, 2.0)
+    view = base[0:1]
+    view.stop_gradient = False
+    (view * 3).backward()
+    assert_values(view.grad, [3.0])
+    assert base.stop_gradient
+
+
 def test_hooks_on_a_view_stay_with_the_value_before_the_write():
     x = leaf(1.0, 1.0)
     y = x * 1

@@ -174,6 +174,8 @@ REFUSALS = (
     "with different histories",
     # as_strided around an input that requires grad: its history says nothing about that memory.
     "reaches beyond the memory it is taken of",
+    # A recorded write to a part of an input that overlaps itself.
+    "lies in an input that overlaps itself",
 )
 """What functional runs refuse by an AliasError with these words although eager code allows it."""
 

@@ -85,7 +85,8 @@ IN_PLACE: dict[str, tuple[Callable[..., Any], list[np.ndarray[Any, Any]]]] = {
     "overlap of a copy": (lambda x, y: x.expand([3, 2]).copy_(y), [np.ones(2), np.ones((3, 2))]),
     "uniform": (lambda x: x.expand([3, 2]).copy_(2.0), [np.ones(2)]),
     "uniform along zero strides": (
-        lambda x, y: x.expand([3, 2]).copy_(y), [np.ones(2), np.ones((1, 2))]
+        lambda x, y: x.expand([3, 2]).copy_(y),
+        [np.ones(2), np.ones((1, 2))],
     ),
     "windows": (lambda x, y: x.unfold(0, 2, 1).copy_(y), [np.ones(4), np.ones((3, 2))]),
     "one into windows": (lambda x, y: x.unfold(0, 2, 1).copy_(y), [np.ones(4), np.ones(1)]),
@@ -232,8 +233,9 @@ def test_a_view_of_a_fake_has_the_geometry_of_the_real_view(name: str) -> None:
         fake = FakeTensorMode().from_tensor(x)
         reals, fakes = VIEWS[name](x), VIEWS[name](fake)
         several = isinstance(reals, list | tuple)
-        for real, made in zip(reals if several else [reals], fakes if several else [fakes],
-                              strict=True):
+        for real, made in zip(
+            reals if several else [reals], fakes if several else [fakes], strict=True
+        ):
             assert like(real, made)
             assert (real._storage is x._storage) == (made._storage is fake._storage)
             if real.size and real._storage is x._storage:

@@ -86,8 +86,12 @@ def test_broadcasting_primitives_equal_numpy(seed: int) -> None:
     small = tuple(1 if rng.integers(2) else n for n in shape)
     full = random_view(rng, (*lead, *shape))
     axes = (*range(len(lead)), *(len(lead) + i for i, n in enumerate(shape) if small[i] != n))
-    check(prims.sum_to, np.asarray(full.sum(axis=axes, keepdims=True).reshape(small)),
-          oplib.from_numpy(full), small)
+    check(
+        prims.sum_to,
+        np.asarray(full.sum(axis=axes, keepdims=True).reshape(small)),
+        oplib.from_numpy(full),
+        small,
+    )
     part = random_view(rng, small)
     check(prims.broadcast_to, np.broadcast_to(part, full.shape), oplib.from_numpy(part), full.shape)
 
@@ -108,7 +112,15 @@ def test_strided_primitives_equal_their_definition(seed: int) -> None:
     check(prims.strided_put, put.reshape(shape), x, oplib.from_numpy(value), size, stride, offset)
     summed = np.zeros(base.size)
     np.add.at(summed, positions, value)
-    check(prims.strided_add, summed.reshape(shape), oplib.from_numpy(value), shape, size, stride, offset)
+    check(
+        prims.strided_add,
+        summed.reshape(shape),
+        oplib.from_numpy(value),
+        shape,
+        size,
+        stride,
+        offset,
+    )
 
 
 def access(rng: np.random.Generator, count: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
@@ -268,7 +280,8 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
     "strided_get, overlapping": (lambda x: prims.strided_get(x, *OVERLAPPING), [leaf(4)]),
     "strided_put": (lambda x, v: prims.strided_put(x, v, *ACCESS), [leaf(2, 3), leaf(2)]),
     "strided_put, overlapping": (
-        lambda x, v: prims.strided_put(x, v, *OVERLAPPING), [leaf(4), leaf(3, 2)]
+        lambda x, v: prims.strided_put(x, v, *OVERLAPPING),
+        [leaf(4), leaf(3, 2)],
     ),
     "strided_add": (lambda v: prims.strided_add(v, [2, 3], *OVERLAPPING), [leaf(3, 1)]),
     "copy_": (lambda x, v: prims.copy_(x * 1, v), [leaf(2, 3), leaf(3)]),
@@ -309,3 +322,16 @@ def test_every_primitive_has_every_facet() -> None:
         if name not in ("full", "strided_view") and op.gradient_rule is None:
             missing.append(f"{name} (gradient)")
     assert not missing
+
+
+def test_the_check_notices_a_wrong_rule() -> None:
+    with oplib.Library("primstest", "FRAGMENT") as lib:
+        op = lib.define("f(Tensor x) -> Tensor").op
+        op.register_kernel("cpu", lambda x: x.copy(order="C"))
+        op.register_fake(oplib.meta.like("x"))
+        array = np.arange(6.0).reshape(2, 3)
+        check(op, array, oplib.from_numpy(array))
+        with pytest.raises(AssertionError):
+            check(op, array.T, oplib.from_numpy(array.T))
+        with pytest.raises(AssertionError):
+            check(op, array + 1, oplib.from_numpy(array))

@@ -116,11 +116,15 @@ def test_gather(lib: Library, mode: FakeTensorMode) -> None:
 
 def test_windows(lib: Library, mode: FakeTensorMode) -> None:
     pool = defined(
-        lib, "f(Tensor x, int[2] size, int[2]? stride=None, int[2] padding=0) -> Tensor",
+        lib,
+        "f(Tensor x, int[2] size, int[2]? stride=None, int[2] padding=0) -> Tensor",
         windows("x", "size", "stride", "padding"),
     )
-    conv = defined(lib, "g(Tensor x, Tensor weight, int[2] stride=1) -> Tensor",
-                   windows("x", "weight", "stride"))
+    conv = defined(
+        lib,
+        "g(Tensor x, Tensor weight, int[2] stride=1) -> Tensor",
+        windows("x", "weight", "stride"),
+    )
     x = fake(mode, 2, 3, 8, 8)
     assert pool(x, [2, 2]).shape == (2, 3, 4, 4)
     assert pool(x, [3, 3], [1, 1], [1, 1]).shape == (2, 3, 8, 8)
@@ -134,8 +138,11 @@ def test_windows(lib: Library, mode: FakeTensorMode) -> None:
 
 def test_spec(lib: Library, mode: FakeTensorMode) -> None:
     op = defined(lib, "f(Tensor x, int n) -> Tensor", spec(lambda x, n: (*x.shape, n)))
-    typed = defined(lib, "g(Tensor x, ScalarType dtype) -> Tensor",
-                    spec(lambda x: x.shape, dtype=lambda dtype: dtype, layout="keep"))
+    typed = defined(
+        lib,
+        "g(Tensor x, ScalarType dtype) -> Tensor",
+        spec(lambda x: x.shape, dtype=lambda dtype: dtype, layout="keep"),
+    )
     x = fake(mode, 2, 3)
     assert (op(x, 4).shape, op(x, 4).dtype) == ((2, 3, 4), np.float64)
     assert (typed(x.T, "i64").strides, typed(x, "i64").dtype) == ((8, 24), np.int64)
@@ -147,16 +154,28 @@ def test_spec(lib: Library, mode: FakeTensorMode) -> None:
 
 
 def test_outputs(lib: Library, mode: FakeTensorMode) -> None:
-    op = defined(lib, "f(Tensor x, int dim) -> (Tensor, Tensor)",
-                 outputs(like("x"), reduced("x", "dim", False, dtype="i64")))
+    op = defined(
+        lib,
+        "f(Tensor x, int dim) -> (Tensor, Tensor)",
+        outputs(like("x"), reduced("x", "dim", False, dtype="i64")),
+    )
     values, positions = op(fake(mode, 2, 3), 1)
     assert (values.shape, positions.shape, positions.dtype) == ((2, 3), (2,), np.int64)
 
 
 @pytest.mark.parametrize(
     "rule",
-    [like("z"), broadcast("x", "z"), reduced("x", "dimm", False), matmul("z", "x"), concat("z"),
-     gather("x", "z", 0), windows("x", "z"), spec(lambda z: (1,)), outputs(like("x"), like("z"))],
+    [
+        like("z"),
+        broadcast("x", "z"),
+        reduced("x", "dimm", False),
+        matmul("z", "x"),
+        concat("z"),
+        gather("x", "z", 0),
+        windows("x", "z"),
+        spec(lambda z: (1,)),
+        outputs(like("x"), like("z")),
+    ],
 )
 def test_a_name_that_is_no_argument_is_refused_at_registration(lib: Library, rule: Any) -> None:
     op = lib.define("f(Tensor x, int dim=0) -> Tensor").op

@@ -38,7 +38,12 @@ def test_a_spec_takes_dtype_and_device_from_a_tensor() -> None:
 def test_a_spec_of_a_tensor_has_its_strides() -> None:
     x = oplib.ones(2, 3).T
     spec = TensorSpec.of(x)
-    assert (spec.shape, spec.strides, spec.dtype, spec.device) == (x.shape, x.strides, x.dtype, None)
+    assert (spec.shape, spec.strides, spec.dtype, spec.device) == (
+        x.shape,
+        x.strides,
+        x.dtype,
+        None,
+    )
 
 
 def test_a_spec_needs_a_dtype() -> None:
@@ -114,8 +119,10 @@ def test_same_shape_returns_it_or_lists_all() -> None:
 def test_reduced_specs_are_those_of_numpys_sums(size: Any, keepdim: bool, data: Any) -> None:
     order = data.draw(st.permutations(range(len(size))))
     array = np.zeros([size[axis] for axis in order]).transpose(np.argsort(order, kind="stable"))
-    dims = data.draw(st.none() | st.sets(st.integers(0, max(0, len(size) - 1))).filter(
-        lambda found: not found or size))
+    dims = data.draw(
+        st.none()
+        | st.sets(st.integers(0, max(0, len(size) - 1))).filter(lambda found: not found or size)
+    )
     axis = None if dims is None else tuple(dims)
     expected = np.asarray(array.sum(axis=axis, keepdims=keepdim))
     made = shapes.reduced_spec(array, None if dims is None else list(dims), keepdim)
@@ -135,8 +142,8 @@ def test_sizes_are_ints_and_symbols() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [((2, 3), (3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,)),
-                 ((5, 1, 2, 3), (4, 3, 2))]
+    ("a", "b"),
+    [((2, 3), (3, 4)), ((3,), (3, 4)), ((2, 3), (3,)), ((3,), (3,)), ((5, 1, 2, 3), (4, 3, 2))],
 )
 def test_matmul_spec_is_numpys(a: Any, b: Any) -> None:
     x, y = np.ones(a, "f4"), np.ones(b)
@@ -175,14 +182,18 @@ def test_joined_specs_refuse_what_does_not_fit() -> None:
 def test_gather_spec_has_the_shape_of_the_index() -> None:
     x, index = np.ones((2, 3)), np.zeros((2, 5), int)
     assert shapes.gather_spec(x, index, 1).shape == (2, 5)
-    for wrong, text in ((np.zeros((3, 5), int), "exceed"), (np.zeros(5, int), "2 axes"),
-                        (np.zeros((2, 5)), "integers")):
+    for wrong, text in (
+        (np.zeros((3, 5), int), "exceed"),
+        (np.zeros(5, int), "2 axes"),
+        (np.zeros((2, 5)), "integers"),
+    ):
         with pytest.raises(ArgumentError, match=text):
             shapes.gather_spec(x, wrong, 1)
 
 
-@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2),
-       st.integers(1, 2))
+@given(
+    st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2)
+)
 def test_windows_are_counted_one_by_one(n: int, k: int, s: int, p: int, d: int) -> None:
     starts = range(0, n + 2 * p - d * (k - 1), s)
     if not starts:
