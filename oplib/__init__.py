@@ -9,7 +9,8 @@ The map, from the ground up; every module says in its first paragraph what it ho
     schema/         the language of operator interfaces
     dispatch/       operators, registrations, and the plan of a call
     tensor/         Tensor, storage, views as geometries, gradient records
-    library         registration: Library, custom_op, impl, register_*
+    library         registration: Library, define, impl; register_* in facet_registration;
+                    custom_op in custom
     shapes, prims   helpers for shape rules; the operators the framework itself calls
     backends/       NumPy (and others): from Tensors to kernels on arrays
     autograd/       the engine, families of views, PyLayer
@@ -41,6 +42,7 @@ from .autograd.pylayer import PyLayer, PyLayerContext, once_differentiable
 from .autograd.stage import AutogradStage
 from .backends import numpy as numpy_backend
 from .backends.stage import BackendStage
+from .custom import custom_op
 from .dispatch import registry
 from .dispatch.explain import explain
 from .dispatch.interpreter import DispatchMode, InterpreterStage
@@ -67,13 +69,7 @@ from .errors import (
     ReturnError,
     SchemaError,
 )
-from .library import (
-    Library,
-    custom_op,
-    define,
-    impl,
-    infer_schema,
-    override,
+from .facet_registration import (
     register_autograd,
     register_fake,
     register_functional,
@@ -81,10 +77,16 @@ from .library import (
     register_samples,
     register_view,
     register_vjp,
-    scoped_library,
 )
+from .library import Library, define, impl, override, scoped_library
 from .meta import FakeTensorMode, get_ctx
-from .schema import SchemaType, TensorType, register_annotation, register_opaque_type
+from .schema import (
+    SchemaType,
+    TensorType,
+    infer_schema,
+    register_annotation,
+    register_opaque_type,
+)
 from .shapes import TensorSpec, result_type
 from .std.creation import (
     arange,

@@ -70,7 +70,7 @@ FLOORS: Floors = (
     # 4: registration
     (
         joined(
-            loose("library"),
+            loose("attach library facet_registration custom"),
             package("shapes", "spec functions builders"),
             package("prims", "declare arithmetic views addresses writing"),
         ),
@@ -83,7 +83,7 @@ FLOORS: Floors = (
             "guard modes wrapper gradients observe engine family general_grad hooks returned "
             "context recorder general layer_facts layer_outputs pylayer stage",
         ),
-        package("meta", "mode context placement results stage"),
+        package("meta", "conversion mode context placement results stage"),
         package(
             "functionalize",
             "access storage opaque memory outcome settle interpreter run",

@@ -35,6 +35,7 @@ from ..dispatch.operator import Operator
 from ..dispatch.plan import python_call
 from ..errors import AliasError, AutogradError, FakeTensorError
 from ..prims import detach, lift
+from ..prims.writing import check_order
 from ..schema import TensorType
 from ..tensor.geometry import Geometry, covers, overlap, self_overlap
 from ..tensor.grad_meta import GradNode, NodeKind, new_meta
@@ -50,6 +51,9 @@ __all__ = ["Functionalize"]
 AnyOperator: TypeAlias = Operator[..., Any]
 
 _ABSOLUTE: Final = "std:absolute_addresses"
+"""Tag of view operators that count from the start of the storage, not of the tensor."""
+_CHECKS_ORDER: Final = "std:own_overlap_check"
+"""Tag of operators that may write a destination that overlaps itself, if what they store allows it."""
 
 
 class _Facts:
@@ -217,7 +221,9 @@ class Functionalize(Interpreter):
         """Return the handle of other memory of the same owner, where a view leaves its own."""
         array: FunctionalArray = base.array
         memory = self._memory_of(array)
-        if array.origin is None or base.requires_grad:
+        family = base._view.family if base._view is not None else None
+        has_history = base.requires_grad or (family is not None and family.root is not None)
+        if array.origin is None or has_history:
             raise AliasError(
                 f"a view {geometry} reaches beyond the memory it is taken of, {memory}, or crosses "
                 "it irregularly\n  pass the tensor that owns this memory to the function"
@@ -295,15 +301,14 @@ class Functionalize(Interpreter):
                 f"{op.qualname}: argument `{name}` is written, but its array is read-only\n"
                 "  pass a writable copy: x.clone()"
             )
-        if self_overlap(array.geometry):
-            uniform = "std:own_overlap_check" in op.tags and all(
-                other.size <= 1 for other in tensor_leaves(args[1:])
+        if _CHECKS_ORDER in op.tags:
+            for other in tensor_leaves(args[1:]):
+                check_order(array.geometry, other.shape, op.name)
+        elif self_overlap(array.geometry):
+            raise AliasError(
+                f"{op.qualname}: argument `{name}` overlaps itself, so the result would depend on "
+                "the order of the writes\n  pass a copy: x.clone()"
             )
-            if not uniform:
-                raise AliasError(
-                    f"{op.qualname}: argument `{name}` overlaps itself, so the result would depend "
-                    "on the order of the writes\n  pass a copy: x.clone()"
-                )
 
     def _overlaps(self, args: tuple[Any, ...], written: Sequence[Tensor]) -> bool:
         """Return whether a written tensor overlaps another tensor of the call."""
@@ -390,7 +395,8 @@ class Functionalize(Interpreter):
             for other in arrays:
                 if other.region is array.region and other is not array:
                     self._note(other, is_recorded)
-                    array.region.share(array.history, other.history)
+                    if is_recorded:
+                        array.region.share(array.history, other.history)
             self.after_write(before, array.region.value)
         return tuple([tree_map(self.wrap, part) for part in fresh])
 

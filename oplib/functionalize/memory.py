@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import AliasError
-from ..prims import detach, strided_view
+from ..prims import byte_view, detach
 from ..tensor.geometry import Geometry, check_inside, covers, extent, overlap, self_overlap
 from ..tensor.storage import owner_of
 from ..tensor.tensor import Tensor, tensor_from_array
@@ -129,11 +128,6 @@ def span_of(members: Sequence[Tensor]) -> Tensor:
     """Return all memory from the first byte of some tensors to the last, as a flat tensor.
 
     It has their dtype, or single bytes if they differ in it or do not lie at whole elements.
-
-    Raises
-    ------
-    AliasError
-        If that memory is not NumPy's and they differ in dtype.
     """
     geometries = [_place(tensor)[1] for tensor in members]
     bounds = [extent(g) for g in geometries]
@@ -145,20 +139,11 @@ def span_of(members: Sequence[Tensor]) -> Tensor:
         and not any(count % item for count in (g.offset - low, *g.strides))
         for g in geometries
     )
-    first = members[[b[0] for b in bounds].index(low)]
-    array = first.array
-    if not isinstance(array, np.ndarray):
-        if not whole:
-            raise AliasError(
-                "inputs that share memory are written, and they differ in dtype\n"
-                "  pass one tensor and take its views inside the function"
-            )
-        own = _place(first)[1]
-        offset = (low - own.offset) // item
-        return strided_view(detach(first), [(high - low) // item], [1], offset)  # type: ignore[no-any-return]
-    index = tuple(-1 if step < 0 else 0 for step in array.strides)
-    start = array[(*index, None)] if index else array.reshape(1)
     if not whole:
-        start, item = start.view(np.uint8)[:1], 1
-    flat = np.lib.stride_tricks.as_strided(start, ((high - low) // item,), (item,))
-    return tensor_from_array(flat)
+        dtype, item = np.dtype(np.uint8), 1
+    first = members[[b[0] for b in bounds].index(low)]
+    offset = low - _place(first)[1].offset
+    flat: Tensor = byte_view(detach(first), dtype, [(high - low) // item], [item], offset)
+    if isinstance(first.array, np.ndarray):
+        return tensor_from_array(flat.array)
+    return flat

@@ -124,7 +124,10 @@ def _store(target: Tensor, value: Tensor, write: WriteBack) -> None:
 
 
 def _copy(target: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor; where that overlaps itself, equal elements meet."""
+    """Copy a value into a tensor; where that overlaps itself, equal elements meet.
+
+    No gradient is recorded for such a tensor, so its parts need no history.
+    """
     if not self_overlap(form_of(target)):
         copy_(target, value)
         return
@@ -138,7 +141,7 @@ def _selected(tensor: Tensor, axis: int, position: int) -> Tensor:
     """Return one position along an axis, which keeps length one."""
     stride = [step // tensor.itemsize for step in tensor.strides]
     size = [*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :]]
-    return strided_view(tensor, size, stride, position * stride[axis])  # type: ignore[no-any-return]
+    return detach(strided_view(detach(tensor), size, stride, position * stride[axis]))
 
 
 def _settle_gradients(outcome: Outcome, inputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:

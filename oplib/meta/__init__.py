@@ -7,7 +7,8 @@ a rule cannot disagree about them.
 
 A *meta* tensor lives on device ``"meta"``; a *fake* claims another device and belongs to a mode.
 
-    mode         `FakeTensorMode`: from real tensors to fakes
+    conversion   from real tensors to fakes
+    mode         `FakeTensorMode`
     context      what a rule may ask for; the error for reading a value
     placement    which device and mode a call belongs to
     results      what a rule returned, checked

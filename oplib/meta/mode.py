@@ -1,21 +1,17 @@
 """`FakeTensorMode`: run a program on shapes.
 
 The mode is an interpreter: inside of it factories make fakes and real tensors are refused, or
-converted if it allows them. A conversion keeps what can be observed without data: geometry, shared
-storage, the family of views, leaf or not, ``.grad``. Fakes keep working after the mode was left.
+converted if it allows them. Fakes keep working after the mode was left.
 
-Imports floors 0 to 4. Read next: `context.py`.
+Imports floors 0 to 4, `conversion.py`. Read next: `context.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
-
-import numpy as np
+from typing import Any, Final, Self
 
 from .. import _state
 from .._dims import Facts
@@ -23,16 +19,14 @@ from .._text import caller_site, short_repr
 from .._tree import tree_map
 from ..dispatch.bind import describe_call
 from ..dispatch.interpreter import Frame, Interpreter, pop, push
-from ..dispatch.keys import AUTOGRAD, CONSTANT, INTERPRETER, META, VIEW, WEAK
+from ..dispatch.keys import AUTOGRAD, CONSTANT, INTERPRETER, META, WEAK
 from ..dispatch.operator import Operator
 from ..dtypes import META as META_DEVICE
 from ..dtypes import Device, as_device
 from ..errors import ArgumentError, FakeTensorError
-from ..prims import clone
-from ..tensor.grad_meta import AccumulationNode, AutogradMeta, Family, ViewRecord, new_leaf_meta
-from ..tensor.meta_array import MetaArray, meta_array
-from ..tensor.storage import Storage, new_storage, owner_of
+from ..tensor.meta_array import meta_array
 from ..tensor.tensor import Tensor, tensor_from_result
+from .conversion import Converter
 
 __all__ = ["FakeTensorMode", "admit", "adopt"]
 
@@ -66,10 +60,8 @@ class FakeTensorMode(Interpreter):
         self.facts = Facts()
         self.made_at = caller_site()
         self.states: dict[object, _state.State] = {}
+        self.converter = Converter(self)
         self._inside: tuple[_state.State, _state.State] | None = None
-        self._fakes: _Memo = _Memo()
-        self._storages: _Memo = _Memo()
-        self._families: _Memo = _Memo()
 
     def __repr__(self) -> str:
         words = {"allow_real": self.allow_real, "dynamic": self.dynamic}
@@ -127,100 +119,7 @@ class FakeTensorMode(Interpreter):
         if mode is not None:
             raise FakeTensorError(f"the tensor is a fake of another mode: {mode}, not {self}")
         place = tensor.device if device is None else as_device(device)
-        fakes: dict[Device, Tensor] | None = self._fakes.get(tensor)
-        if fakes is None:
-            fakes = {}
-            self._fakes.put(tensor, fakes)
-        if place not in fakes:
-            fakes[place] = self._convert(tensor, place)
-        return fakes[place]
-
-    def _convert(self, tensor: Tensor, device: Device) -> Tensor:
-        requires_grad = tensor.requires_grad  # brings a view up to date
-        meta = tensor.autograd_meta if requires_grad else None
-        memory = self._memory(tensor._storage, tensor.array, device)
-        record = tensor._view
-        if record is None:
-            fake = tensor_from_result(self._array(tensor.array, memory))
-            if meta is not None:
-                fake.autograd_meta = self._gradient(meta, fake.array, device)
-        else:
-            fake = self._member(tensor, record, memory)
-        if requires_grad:
-            fake._keys |= AUTOGRAD
-            node = fake.autograd_meta.grad_node if fake.autograd_meta is not None else None
-            if isinstance(node, AccumulationNode):
-                node.leaf = weakref.ref(fake)
-        fake._keys |= tensor._keys & WEAK
-        return fake
-
-    def _member(self, tensor: Tensor, record: ViewRecord, memory: _Memory) -> Tensor:
-        """Return the fake of a tensor that belongs to a family of views."""
-        family = self._family(record.family, memory)
-        is_root = tensor.array is record.family.root_array
-        array = family.root_array if is_root else self._array(tensor.array, memory)
-        fake = tensor_from_result(array)
-        fake._view = ViewRecord(family, record.no_grad, record.opaque)
-        fake._keys |= VIEW
-        if tensor._keys & AUTOGRAD:
-            if is_root:
-                fake.autograd_meta = family.root
-            elif record.opaque:
-                fake.autograd_meta = self._history(array)
-            else:
-                fake._view.epoch = -1  # stale: it will be derived from the root
-        return fake
-
-    def _family(self, family: Family, memory: _Memory) -> Family:
-        found: dict[Device, Family] | None = self._families.get(family)
-        if found is None:
-            found = {}
-            self._families.put(family, found)
-        if memory.device not in found:
-            array = self._array(family.root_array, memory)
-            root = family.root
-            fake_root = None if root is None else self._gradient(root, array, memory.device)
-            found[memory.device] = Family(fake_root, array, META)
-        return found[memory.device]
-
-    def _gradient(self, meta: AutogradMeta, array: MetaArray, device: Device) -> AutogradMeta:
-        """Return the gradient record of a fake; the history of a non-leaf stays behind."""
-        node = meta.grad_node
-        if not isinstance(node, AccumulationNode):
-            return self._history(array)
-        made = new_leaf_meta(array.shape, array.dtype, tensor_from_result(array))
-        if node.grad is not None and isinstance(made.grad_node, AccumulationNode):
-            made.grad_node.grad = self.from_tensor(node.grad, device=device)
-        return made
-
-    def _history(self, array: MetaArray) -> AutogradMeta:
-        """Return the record of a value that was computed from something that requires grad."""
-        with _state.enter(_state.DEFAULT_STATE):
-            fresh = meta_array(array.shape, array.dtype, array.device, mode=self)
-            made = clone(tensor_from_result(fresh).requires_grad_()).autograd_meta
-        assert made is not None
-        return made
-
-    def _memory(self, storage: Storage, array: Any, device: Device) -> _Memory:
-        """Return where a storage is converted to."""
-        found: dict[Device, _Memory] | None = self._storages.get(storage)
-        if found is None:
-            found = {}
-            self._storages.put(storage, found)
-        if device not in found:
-            fake = new_storage()
-            fake.version = storage.version
-            found[device] = _Memory(device, fake, *_extent(array))
-        return found[device]
-
-    def _array(self, array: Any, memory: _Memory) -> MetaArray:
-        offset = _address(array) - memory.first_byte
-        made = MetaArray(
-            array.shape, array.strides, array.dtype, memory.device, memory.storage, offset, self
-        )
-        made.nbytes = memory.nbytes
-        made.readonly = isinstance(array, np.ndarray) and not array.flags.writeable
-        return made
+        return self.converter.fake_of(tensor, place)
 
     # ------------------------------------------------------------------ calls
 
@@ -263,66 +162,6 @@ def _restored(allow_real: bool, dynamic: bool, facts: Facts, made_at: str) -> Fa
     mode = FakeTensorMode(allow_real, dynamic)
     mode.facts, mode.made_at = facts, made_at
     return mode
-
-
-# ---------------------------------------------------------------------- memory
-
-
-class _Memory(NamedTuple):
-    """What a real storage is converted to, the address its offsets count from, and its size."""
-
-    device: Device
-    storage: Storage
-    first_byte: int
-    nbytes: int | None
-
-
-class _Memo:
-    """Values by the identity of an object, forgotten when it dies."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Any], Any]] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: Any) -> Any:
-        """Return the value for `key`, or None."""
-        entry = self._entries.get(id(key))
-        return entry[1] if entry is not None and entry[0]() is key else None
-
-    def put(self, key: Any, value: Any) -> None:
-        """Keep `value` for as long as `key` lives."""
-        entries, number = self._entries, id(key)
-
-        def forget(reference: weakref.ref[Any]) -> None:
-            entry = entries.get(number)
-            if entry is not None and entry[0] is reference:
-                del entries[number]
-
-        entries[number] = weakref.ref(key, forget), value
-
-
-def _address(array: Any) -> int:
-    """Return the address of the first element, or its offset in a storage without addresses."""
-    if isinstance(array, np.ndarray):
-        return int(array.__array_interface__["data"][0])
-    return int(array.offset)
-
-
-def _extent(array: Any) -> tuple[int, int | None]:
-    """Return the address that offsets count from, and the size of the memory.
-
-    Of memory that no array owns neither is known; its offsets are addresses.
-    """
-    if not isinstance(array, np.ndarray):
-        return 0, array.nbytes
-    owner = owner_of(array)
-    if isinstance(owner, np.ndarray):
-        return _address(owner), owner.nbytes
-    return 0, None
 
 
 # ---------------------------------------------------------------------- what meets fakes

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ..dispatch.operator import Operator
+from ..facet_registration import install_operator_methods
 from ..library import Library
 from ..tensor.tensor import Tensor
 
@@ -18,6 +19,7 @@ __all__ = ["POINTWISE", "PRIMS", "Array", "TensorOperator", "declare"]
 Array: TypeAlias = np.ndarray[Any, Any]
 TensorOperator: TypeAlias = Operator[..., Tensor]
 
+install_operator_methods()
 PRIMS: Final = Library("std", "FRAGMENT")
 
 POINTWISE: Final = ("pointwise", "flexible_layout")

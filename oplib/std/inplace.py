@@ -61,7 +61,8 @@ def _in_place_rule(rule: Rule) -> Rule:
 
 def _in_place_kernel(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Return a kernel that writes: a ufunc into x directly, anything else by way of a new array."""
-    if not isinstance(kernel, np.ufunc) or name == "pow":  # an int power can fail half-way
+    # An int power can fail half-way; NumPy 2.4's negative goes wrong on x itself for some strides.
+    if not isinstance(kernel, np.ufunc) or name in ("pow", "neg"):
 
         def stored(x: Array, *others: Any) -> Array:
             return store(x, kernel(x, *others), f"{name}_")

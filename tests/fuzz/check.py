@@ -81,7 +81,7 @@ class Observation:
     identities: list[int] = field(default_factory=list)
     memory: list[bytes] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    flags: list[bool] = field(default_factory=list)
+    flags: list[bool | str] = field(default_factory=list)
     gradients: list[Array | None] | str = field(default_factory=list)
     gradient_error: BaseException | None = None
 
@@ -117,7 +117,14 @@ def _look_at(seen: Observation, results: list[Tensor], inputs: Inputs) -> None:
     seen.identities = [next(i for i, h in enumerate(handles) if h is r) for r in results]
     seen.memory = [_canonical(array).tobytes() for array in inputs.arrays]
     seen.versions = [tensor.inplace_version for tensor in inputs.tensors]
-    seen.flags = [tensor.requires_grad for tensor in handles]
+    seen.flags = [_requires_grad(tensor) for tensor in handles]
+
+
+def _requires_grad(tensor: Tensor) -> bool | str:
+    try:
+        return tensor.requires_grad
+    except oplib.AutogradError as error:  # its history cannot be told from addresses
+        return type(error).__name__
 
 
 def _bits(array: Array) -> tuple[Any, ...]:
@@ -135,7 +142,7 @@ def _canonical(array: Array) -> Array:
 
 
 def _differentiate(seen: Observation, results: list[Tensor], inputs: Inputs) -> None:
-    outputs = list({id(r): r for r in results if r.requires_grad}.values())
+    outputs = list({id(r): r for r in results if _requires_grad(r) is True}.values())
     if not outputs:
         return
     seeds = [oplib.from_numpy(_seed(output)) for output in outputs]
@@ -176,13 +183,15 @@ REFUSALS = (
     "reaches beyond the memory it is taken of",
     # A recorded write to a part of an input that overlaps itself.
     "lies in an input that overlaps itself",
+    # A result whose history eager code is only asked for later.
+    "is not a regular part of its root",
 )
-"""What functional runs refuse by an AliasError with these words although eager code allows it."""
+"""What functional runs refuse, by a named error with these words, although eager code allows it."""
 
 
 def is_refusal(found: Observation) -> bool:
     """Return whether a run was refused for a documented reason."""
-    return isinstance(found.raised, oplib.AliasError) and any(
+    return isinstance(found.raised, oplib.AliasError | oplib.AutogradError) and any(
         words in str(found.raised) for words in REFUSALS
     )
 

@@ -171,7 +171,9 @@ class _Maker:
         return self.pick.choice([f"{x}.permute({dims})", f"{x}.T", f"{x}.transpose({dims})"])
 
     def _strided(self, x: str, tensor: Tensor) -> str:
-        """Return a strided view inside the memory of the owner."""
+        """Return a strided view inside the memory of the owner (empty tensors share none)."""
+        if not tensor.size:
+            return f"{x}.alias()"
         owner = owner_of(tensor.numpy())
         count = owner.nbytes // tensor.itemsize
         shape = tuple(self.pick.choice([1, 2, 2, 3]) for _ in range(self.pick.randint(0, 2)))

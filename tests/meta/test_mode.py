@@ -104,8 +104,8 @@ def test_the_memo_does_not_keep_tensors_alive(mode: FakeTensorMode) -> None:
     gc.collect()
     assert died[0]() is None
     assert died[1]() is None
-    assert not len(mode._fakes)
-    assert not len(mode._storages)
+    assert not len(mode.converter.fakes)
+    assert not len(mode.converter.storages)
 
 
 def test_the_reuse_of_an_id_does_not_confuse_the_memo(mode: FakeTensorMode) -> None:
@@ -155,6 +155,19 @@ def test_a_view_and_its_base_become_a_family_in_either_order(
     assert fake_base.grad_fn is not before
     assert fake_base.requires_grad
     assert fake_view.requires_grad
+
+
+def test_a_family_may_come_to_require_grad_after_its_first_conversion(
+    mode: FakeTensorMode,
+) -> None:
+    base = real(2, 2)
+    view = base[0]
+    mode.from_tensor(view)
+    base.requires_grad = True
+    assert mode.from_tensor(base).requires_grad
+    assert mode.from_tensor(base[1]).requires_grad
+    mode.from_tensor(base[1]).sum().backward()
+    assert mode.from_tensor(base).grad.shape == (2, 2)
 
 
 def test_gradients_flow_through_a_converted_view(mode: FakeTensorMode) -> None:
