@@ -35,7 +35,7 @@ from ..schema import (
     opaque_class,
 )
 from .convert import MISSING, Misfit, converter
-from .keys import BACKENDS, DEVICE_BITS, INTERPRETER, META
+from .keys import AUTOGRAD, BACKENDS, CPU, DEVICE_BITS, INTERPRETER, META, VIEW, WEAK
 from .operator import Operator, hooks
 from .source import generate, local_name, tuple_text
 
@@ -105,7 +105,7 @@ def _namespace(op: AnyOperator) -> dict[str, Any]:
         "_op_current": _state.current,
         "_op_find": op.find_plan,
         "_op_misfit": lambda values, extra, unknown: _misfit(op, values, extra, unknown),
-        "_op_slow": lambda *args: _slow(op, list(args)),
+        "_op_slow": _beside_tensors(op),
     }
     op.hold_plans(names)
     return names
@@ -272,6 +272,45 @@ def _slow(op: AnyOperator, values: list[Any]) -> Any:
         converted = [_adopt(value, like, given) for value in converted]
     _refuse_constant_destinations(op, values, had_tensor)
     return op.call_positional(converted)
+
+
+def _beside_tensors(op: AnyOperator) -> Callable[..., Any]:
+    """Return what runs when an argument given for a Tensor is none.
+
+    Numbers and arrays beside CPU tensors, where nothing has to be explained or moved, are lifted
+    here (they are most of what runs); every other case goes to `_slow`.
+    """
+    schema = op.schema
+    kinds = [_tensor_kind(argument.type) for argument in schema.arguments]
+    written = {i for i, a in enumerate(schema.arguments) if a.name in schema.mutated_arguments}
+    if any(kind in ("list", "deep") for kind in kinds):
+        return lambda *args: _slow(op, list(args))
+    tensors = [i for i, kind in enumerate(kinds) if kind is not None]
+    others = [i for i, kind in enumerate(kinds) if kind is None]
+    find, local = LIFTERS.get, CPU | WEAK | AUTOGRAD | VIEW
+
+    def lift_beside(*args: Any) -> Any:
+        values = list(args)
+        keys = 0
+        try:
+            for i in tensors:
+                value = values[i]
+                lifter = find(type(value))
+                if lifter is not None and i not in written:
+                    values[i] = lifter(value)
+                elif value is not None:
+                    keys |= value._keys
+            if not keys or keys & ~local:
+                return _slow(op, list(args))
+            if others:
+                converters = _converters(op)
+                for i in others:
+                    values[i] = converters[i](values[i])
+        except (AttributeError, ArgumentError):
+            return _slow(op, list(args))
+        return op.call_positional(values)
+
+    return lift_beside
 
 
 def _adopt(value: Any, like: Any, given: set[int]) -> Any:

@@ -482,7 +482,7 @@ def weak_scalar(value: Any) -> Tensor:
     """Return the 0-d tensor of a Python number; it does not take part in promotion (NEP 50)."""
     tensor: Tensor = _new(Tensor)
     tensor.array = np.array(value)
-    if tensor.array.dtype == object:
+    if tensor.array.dtype.kind == "O":
         raise ArgumentError(f"the number {value} does not fit any dtype")
     tensor._keys = WEAK
     tensor.autograd_meta = None
