@@ -19,10 +19,9 @@ from tqdm import tqdm
 import oplib
 from oplib import Library, PyLayer, Tensor, custom_op, impl
 
-# -- 1. an operator from a function, with a shape rule and a gradient rule ---------------------------
-#
-# y = x / rms(x) * weight with rms(x) = sqrt(mean(x²) + eps), over the last axis
-# (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
+# -- 1. an operator from a function, with a shape rule and a gradient rule
+# ---------------------------  y = x / rms(x) * weight with rms(x) = sqrt(mean(x²) + eps), over the
+# last axis (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
 
 
 @custom_op("digits::rms_norm", mutates_args=())

@@ -86,7 +86,7 @@ def kernel_keys(devices: str | Iterable[str] | None, convention: Convention) -> 
 
 
 def decorator_or_registration(fn: Any, register: Callable[[Any], list[Registration]]) -> Any:
-    """Register `fn` and return the registration, or return a decorator that returns its function."""
+    """Register `fn` and return the registration, or return a decorator."""
     if fn is not None:
         made = register(fn)
         return made[0] if len(made) == 1 else made
@@ -154,8 +154,9 @@ def _kernel_entry(
     """Return the validated entry of a kernel."""
     for name in entry:
         if name not in _ENTRY_FIELDS:
+            hint = did_you_mean(name, _ENTRY_FIELDS)
             raise RegistrationError(
-                f"{op.qualname}: a kernel has no option {name!r}{did_you_mean(name, _ENTRY_FIELDS)}; "
+                f"{op.qualname}: a kernel has no option {name!r}{hint}; "
                 f"known: {', '.join(_ENTRY_FIELDS)}"
             )
     fields = dict(entry)

@@ -141,7 +141,7 @@ def custom_op(
             definition.remove()
             raise
         functools.update_wrapper(op, function)
-        op.__signature__ = _function_signature(function, parsed)
+        op.__signature__ = _function_signature(function, parsed)  # type: ignore[attr-defined]
         return op
 
     return make if fn is None else make(fn)

@@ -244,7 +244,7 @@ def register_functional(
 def register_view(
     op: OpLike, rule: Any = None, /, *, lib: Library | None = None, override: bool = False
 ) -> Any:
-    """Register the geometry of a view operator: ``rule(geometry, *other_arguments) -> Geometry``."""
+    """Register the geometry of a view operator: ``rule(geometry, *others) -> Geometry``."""
     source = calling_source()
 
     def register(function: Any) -> Registration:

@@ -1,9 +1,9 @@
 """Libraries: where operators are defined, and how long registrations live.
 
 Three verbs make an operator. `define` (or `Library.define`) gives it a schema, `impl` gives it
-kernels, the ``register_*`` functions of `facet_registration.py` give it everything else; `custom_op`
-does the first two at once from one function. Each validates first and commits last, remembers the
-file:line it was called from, and can be undone.
+kernels, the ``register_*`` functions of `facet_registration.py` give it everything else;
+`custom_op` does the first two at once from one function. Each validates first and commits last,
+remembers the file:line it was called from, and can be undone.
 
 Imports floors 0 to 3, `attach.py`. Read next: `facet_registration.py`.
 """
@@ -148,7 +148,7 @@ class Library:
         key = self._key(key)
         name = self._qualify(op)
         if isinstance(name, str) and self.kind == "IMPL" and not registry.has_op(name):
-            return self._impl_later(name, fn, key, entry, source)
+            return self._impl_later(name, fn, key, entry, source)  # type: ignore[no-any-return]
         return self.keep(attach_kernel(resolve_operator(name), fn, key, entry, source))
 
     def _key(self, key: str) -> str:
@@ -301,6 +301,7 @@ def define(
 
 
 def split_name(qualname: str, who: str) -> tuple[str, str, str]:
+    """Return namespace, name and overload of a qualified name that `who` was given."""
     form = f"{who} takes a name of the form 'ns::name' or 'ns::name.overload', got {qualname!r}"
     if not isinstance(qualname, str) or qualname.count("::") != 1:
         raise RegistrationError(form)
@@ -317,6 +318,7 @@ def split_name(qualname: str, who: str) -> tuple[str, str, str]:
 def define_operator(
     schema: FunctionSchema, tags: TagsLike, effects: Any, source: Source, override: bool
 ) -> Registration:
+    """Define an operator from a parsed schema, its tags and effects checked."""
     registration = registry.define(
         schema,
         tags=normalize_tags(tags, schema),

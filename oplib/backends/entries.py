@@ -60,7 +60,9 @@ def _refusal(
     """Return why an entry refuses a call, or an empty string."""
     if entry.dtypes is not None:
         for name, array in _arrays(op, given):
-            allowed = entry.dtypes if isinstance(entry.dtypes, frozenset) else entry.dtypes.get(name)
+            allowed = (
+                entry.dtypes if isinstance(entry.dtypes, frozenset) else entry.dtypes.get(name)
+            )
             if allowed is not None and array.dtype not in allowed:
                 listed = ", ".join(sorted(short_dtype(d) for d in allowed))
                 return f"`{name}` is {short_dtype(array.dtype)}, it takes {listed}"
@@ -81,9 +83,8 @@ def _arrays(op: Operator[..., Any], given: dict[str, Any]) -> list[tuple[str, An
     found = []
     for name in op.schema.differentiable_arguments:
         value = given[name]
-        for array in value if isinstance(value, list) else [value]:
-            if hasattr(array, "dtype"):
-                found.append((name, array))
+        arrays = value if isinstance(value, list) else [value]
+        found += [(name, array) for array in arrays if hasattr(array, "dtype")]
     return found
 
 

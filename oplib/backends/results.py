@@ -77,7 +77,7 @@ class ResultFinisher:
         fresh = iter(made)
         given = dict(zip(self.names, args, strict=True))
         complete = []
-        for i, name in enumerate(self.written):
+        for name in self.written:
             argument = given[name] if name is not None else None
             complete.append(next(fresh) if name is None else argument)
         complete = [self._fresh_out(i, v, result) for i, v in enumerate(complete)]
@@ -300,7 +300,7 @@ def _share_memory(a: Any, b: Any) -> bool:
     if owner_of(a) is not owner_of(b):
         return False
     try:
-        return np.shares_memory(a, b, max_work=100_000)
+        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

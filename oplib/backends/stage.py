@@ -1,8 +1,8 @@
 """The backend stage: from Tensors to a kernel on arrays and back.
 
 For each operator and key set one plan is generated: it takes the arrays out, calls the kernel with
-every argument (keyword-only ones by keyword), checks the result, and wraps it. Written arguments are
-checked before the kernel runs and their storages are bumped whether it succeeds or not.
+every argument (keyword-only ones by keyword), checks the result, and wraps it. Written arguments
+are checked before the kernel runs and their storages are bumped whether it succeeds or not.
 
 Imports floors 0 to 4, `results.py`. Read next: `numpy.py`.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from .. import _state
 from .._text import function_site
@@ -132,7 +130,9 @@ def _kernel_call(op: Operator[..., Any], keys: int) -> tuple[list[str], str]:
 def _array_text(argument: Argument, local: str, keys: int) -> str:
     """Return the expression for what the kernel receives for one argument."""
     kind = argument.type
-    one = "_op_number({0}) if {0}._keys & %d else {0}.array" % WEAK if keys & WEAK else "{0}.array"
+    one = "{0}.array"
+    if keys & WEAK:
+        one = f"_op_number({{0}}) if {{0}}._keys & {WEAK} else {{0}}.array"
     if isinstance(kind, TensorType):
         return one.format(local)
     if isinstance(kind, OptionalType) and isinstance(kind.element, TensorType):
@@ -144,9 +144,7 @@ def _array_text(argument: Argument, local: str, keys: int) -> str:
     return f"_op_unwrap({local})"
 
 
-def _functional_lines(
-    op: Operator[..., Any], call: str, every: str, backend: int
-) -> list[str]:
+def _functional_lines(op: Operator[..., Any], call: str, every: str, backend: int) -> list[str]:
     """Return the lines that call a kernel which writes nothing, and wrap its result."""
     lines = [
         "    try:",
@@ -163,9 +161,13 @@ def _functional_lines(
     if not plain or backend != CPU:
         return [*lines, f"    return _op_finish(_op_r, {every})"]
     same = "".join(
-        f" or _op_r is _op_a_{a.name}" for a in op.schema.arguments if isinstance(a.type, TensorType)
+        f" or _op_r is _op_a_{a.name}"
+        for a in op.schema.arguments
+        if isinstance(a.type, TensorType)
     )
-    if any(may_hold_tensors(a.type) and not isinstance(a.type, TensorType) for a in op.schema.arguments):
+    if any(
+        may_hold_tensors(a.type) and not isinstance(a.type, TensorType) for a in op.schema.arguments
+    ):
         same = " or True"
     return [
         *lines,
@@ -194,7 +196,7 @@ def _viewed_argument(op: Operator[..., Any]) -> str | None:
 
 
 def _view_lines(op: Operator[..., Any], base: str, every: str) -> list[str]:
-    """Return the lines that wrap a view of `base`; anything but an evident view goes to `finish`."""
+    """Return the lines that wrap a view of `base`; what is no evident view goes to `finish`."""
     array, local = f"_op_a_{base}", local_name(base)
     return [
         "    _op_b = _op_r.base if type(_op_r) is _op_type else None",
@@ -245,7 +247,11 @@ def _writing_lines(op: Operator[..., Any], call: str, every: str) -> list[str]:
         else:
             lines.append(f"    _op_check({argument.name!r}, {local})")
     lines += ["    try:", f"        _op_r = {call}"]
-    lines += ["    except BaseException as _op_error:", "        _op_note(_op_error)", "        raise"]
+    lines += [
+        "    except BaseException as _op_error:",
+        "        _op_note(_op_error)",
+        "        raise",
+    ]
     if single:
         target = local_name(written[0].name)
         lines += [
@@ -345,7 +351,11 @@ def _missing_text(op: Operator[..., Any], backend: int, args: list[Any]) -> str:
     """Return the whole message for a missing kernel."""
     key = key_set_names(backend).strip("{}")
     device = next((t.device.type for t in tensor_leaves(args)), "cpu")
-    have = [f"{r.key or 'Meta'}  {r.source}" for r in op.registrations if r.facet in ("kernel", "fake rule")]
+    have = [
+        f"{r.key or 'Meta'}  {r.source}"
+        for r in op.registrations
+        if r.facet in ("kernel", "fake rule")
+    ]
     lines = [
         f"{op.qualname} has no kernel for {key}",
         f"  called as   {describe_call(op, args)}",

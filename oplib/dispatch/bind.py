@@ -1,9 +1,9 @@
 """Bind: from what the caller typed to checked arguments and a plan.
 
 One Python function is generated per operator from its schema. Its signature is the operator's; it
-converts scalars, ORs the key sets of the tensors, looks up the plan, and runs it with every argument
-in schema order. Everything that converts or complains lives off that path, in `_slow` and in the
-converters below it.
+converts scalars, ORs the key sets of the tensors, looks up the plan, and runs it with every
+argument in schema order. Everything that converts or complains lives off that path, in `_slow` and
+in the converters below it.
 
 Higher floors fill two tables: `LIFTERS` turns a value of some Python type given for a Tensor into a
 tensor; `ADOPTERS` moves a constant to where the other tensors of a call are.
@@ -39,7 +39,15 @@ from .keys import AUTOGRAD, BACKENDS, CPU, DEVICE_BITS, INTERPRETER, META, VIEW,
 from .operator import Operator, hooks
 from .source import generate, local_name, tuple_text
 
-__all__ = ["ADOPTERS", "LIFTERS", "argument_error", "bind_arguments", "describe_call", "signature_of", "tensor_leaves"]
+__all__ = [
+    "ADOPTERS",
+    "LIFTERS",
+    "argument_error",
+    "bind_arguments",
+    "describe_call",
+    "signature_of",
+    "tensor_leaves",
+]
 
 AnyOperator: TypeAlias = Operator[..., Any]
 
@@ -66,13 +74,12 @@ def _bind_call(op: AnyOperator) -> Callable[..., Any]:
     if any(keyword.iskeyword(a.name) or a.name.startswith("_op_") for a in op.schema.arguments):
         return _bind_by_name(op)
     names = _namespace(op)
-    parameters = []
-    for argument in op.schema.positional:
-        parameters.append(f"{argument.name}={_default_name(argument, names)}")
-    parameters.append("*_op_extra")
-    for argument in op.schema.keyword_only:
-        parameters.append(f"{argument.name}={_default_name(argument, names)}")
-    parameters.append("**_op_unknown")
+    parameters = [
+        *(f"{argument.name}={_default_name(argument, names)}" for argument in op.schema.positional),
+        "*_op_extra",
+        *(f"{a.name}={_default_name(a, names)}" for a in op.schema.keyword_only),
+        "**_op_unknown",
+    ]
     every = [a.name for a in op.schema.arguments]
     lines = [
         f"def {op.name}({', '.join(parameters)}):",
@@ -161,9 +168,14 @@ def _body(op: AnyOperator, names: dict[str, Any], convert: bool) -> list[str]:
 
 def _list_lines(local: str, convert: bool) -> list[str]:
     """Return the lines that copy a list of tensors and collect its keys."""
-    copy = [f"        if type({local}) is not list and type({local}) is not tuple: raise AttributeError"]
+    copy = [
+        f"        if type({local}) is not list and type({local}) is not tuple: raise AttributeError"
+    ]
     copy.append(f"        {local} = [*{local}]")
-    loop = [f"        for _op_t in {local}:", "            if _op_t is not None: _op_keys |= _op_t._keys"]
+    loop = [
+        f"        for _op_t in {local}:",
+        "            if _op_t is not None: _op_keys |= _op_t._keys",
+    ]
     return [*copy, *loop] if convert else loop
 
 
@@ -392,7 +404,9 @@ def _argument_converter(op: AnyOperator, argument: Argument) -> Callable[[Any], 
         if choices is not None and result not in choices:
             hint = did_you_mean(result, choices) if isinstance(result, str) else ""
             listed = ", ".join(map(repr, choices))
-            raise argument_error(op, argument.name, f"must be one of {listed}; got {result!r}{hint}")
+            raise argument_error(
+                op, argument.name, f"must be one of {listed}; got {result!r}{hint}"
+            )
         return result
 
     return checked
@@ -494,7 +508,7 @@ def signature_of(schema: FunctionSchema) -> inspect.Signature:
     """Return the Python signature of a schema: names, defaults, keyword-only parameters."""
     parameters = []
     for argument in schema.arguments:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
         if argument.kwarg_only:
             kind = inspect.Parameter.KEYWORD_ONLY
         if keyword.iskeyword(argument.name):

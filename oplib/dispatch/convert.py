@@ -1,8 +1,8 @@
 """Conversion of call arguments: one small function per schema type.
 
 `converter(type, lift)` composes them once per argument. A converter returns the value a kernel
-receives, or raises `Misfit`; `bind.py` turns that into an `ArgumentError` with operator and argument.
-Containers are fresh per call, tensors inside keep identity.
+receives, or raises `Misfit`; `bind.py` turns that into an `ArgumentError` with operator and
+argument. Containers are fresh per call, tensors inside keep identity.
 
 Imports floors 0 and 1, `keys.py`. Read next: `bind.py`.
 """
@@ -168,7 +168,12 @@ def _layout(value: Any) -> str:
     raise Misfit("'strided'")
 
 
-_MEMORY_FORMATS: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+_MEMORY_FORMATS: Final = (
+    "contiguous_format",
+    "preserve_format",
+    "channels_last",
+    "channels_last_3d",
+)
 
 
 def _memory_format(value: Any) -> str:
@@ -203,7 +208,7 @@ _BASIC: Final[dict[str, Converter]] = {
 
 
 def _instance(kind: ClassType) -> Converter:
-    cls = opaque_class(kind.name)
+    cls: Any = opaque_class(kind.name)
 
     def convert(value: Any) -> Any:
         if isinstance(value, cls):
@@ -238,7 +243,11 @@ def _list(kind: ListType, convert: Converter) -> Converter:
 
 def _as_sequence(value: Any, kind: ListType, convert: Converter) -> Any:
     """Return the elements of a value given for a list that is no list or tuple."""
-    if isinstance(value, np.ndarray) and value.ndim == 1 and not isinstance(kind.element, TensorType):
+    if (
+        isinstance(value, np.ndarray)
+        and value.ndim == 1
+        and not isinstance(kind.element, TensorType)
+    ):
         return value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return list(value)

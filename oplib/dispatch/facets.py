@@ -1,8 +1,8 @@
 """Facets: what can be attached to an operator, and the record of each attachment.
 
-A facet is data: a kernel entry, a fake rule, a gradient rule, a view rule, a functional twin. Stages
-read facets; nothing here runs one. Every attachment is a `Registration`: it knows where it was made,
-can be undone, and stacks on the registration it overrides.
+A facet is data: a kernel entry, a fake rule, a gradient rule, a view rule, a functional twin.
+Stages read facets; nothing here runs one. Every attachment is a `Registration`: it knows where it
+was made, can be undone, and stacks on the registration it overrides.
 
 Imports floor 0. Read next: `operator.py`.
 """
@@ -194,7 +194,17 @@ class Registration:
     overridden. Used as a context manager it removes itself on exit.
     """
 
-    __slots__ = ("_undo", "active", "facet", "function", "key", "op", "payload", "provider", "source")
+    __slots__ = (
+        "_undo",
+        "active",
+        "facet",
+        "function",
+        "key",
+        "op",
+        "payload",
+        "provider",
+        "source",
+    )
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""From the functions an author gives to a `GradientRule`: which names they ask for, and whether
-those names mean anything.
+"""From the functions an author gives to a `GradientRule`.
 
-A named rule says by its parameters what it needs: the incoming gradients, arguments, returns, or the
-`TensorSpec` of an argument. Only what is named is saved.
+A named rule says by its parameters what it needs: the incoming gradients, arguments, returns, or
+the `TensorSpec` of an argument. Only what is named is saved.
 
 Imports floors 0 and 1, `facets.py`, `operator.py`.
 """

@@ -26,7 +26,15 @@ from .bind import tensor_leaves
 from .keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
 from .operator import Operator
 
-__all__ = ["BELOW_AUTOGRAD", "DispatchMode", "Frame", "Interpreter", "InterpreterStage", "pop", "push"]
+__all__ = [
+    "BELOW_AUTOGRAD",
+    "DispatchMode",
+    "Frame",
+    "Interpreter",
+    "InterpreterStage",
+    "pop",
+    "push",
+]
 
 BELOW_AUTOGRAD: Final = AUTOCAST | VIEW | AUTOGRAD
 """Keys that Tensor-level code below autograd has already been through."""
@@ -113,9 +121,7 @@ class DispatchMode(Interpreter):
     2
     """
 
-    def handle(
-        self, op: Operator[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def handle(self, op: Operator[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handle one call; the default continues it unchanged."""
         return op(*args, **kwargs)
 

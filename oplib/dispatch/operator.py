@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from ..errors import ArgumentError, DispatchError, OperatorNotFoundError, OperatorRemovedError
-from ..schema import FunctionSchema
 from .._text import did_you_mean
+from ..errors import ArgumentError, OperatorNotFoundError, OperatorRemovedError
+from ..schema import FunctionSchema
 from .facets import (
     FAKE,
     FUNCTIONAL,

@@ -60,7 +60,8 @@ _pending: Final[dict[str, list[PendingKernel]]] = {}
 _loaded_entry_points: Final[set[str]] = set()
 
 LOADERS: Final[dict[str, Callable[[str], bool]]] = {}
-"""Namespace -> ``load(name)``: define an operator of it that was not touched yet, if there is one."""
+"""Namespace -> ``load(name)``: define an operator of it that was not touched yet, if there is
+one."""
 DEFINITION_LISTENERS: Final[list[Callable[[str], None]]] = []
 """Called with the qualified name whenever a definition appears, is replaced, or goes."""
 

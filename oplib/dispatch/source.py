@@ -1,8 +1,8 @@
 """Generated Python: compile it, make tracebacks show it, and spell argument names in it.
 
-Only what must be fast is generated: the bind, the backend plan, the autograd plan. Names that belong
-to the generated code start with ``_op_``; an argument whose name is a Python keyword, or starts with
-``_op_`` itself, gets a mangled local name.
+Only what must be fast is generated: the bind, the backend plan, the autograd plan. Names that
+belong to the generated code start with ``_op_``; an argument whose name is a Python keyword, or
+starts with ``_op_`` itself, gets a mangled local name.
 
 Imports `operator.py`. Read next: `bind.py`.
 """

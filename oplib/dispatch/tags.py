@@ -72,7 +72,9 @@ def normalize_tags(tags: TagsLike, schema: FunctionSchema) -> tuple[str, ...]:
     }
     for tag, holds in implied.items():
         if tag in given and not holds:
-            raise RegistrationError(f"{schema.qualname}: tag {tag!r} contradicts the schema {schema}")
+            raise RegistrationError(
+                f"{schema.qualname}: tag {tag!r} contradicts the schema {schema}"
+            )
         if holds:
             given.add(tag)
     strictest = next((tag for tag in _LAYOUT if tag in given), None)
@@ -89,7 +91,9 @@ def normalize_effects(effects: Any, schema: FunctionSchema) -> frozenset[str]:
     words = [effects] if isinstance(effects, str) else list(effects)
     for word in words:
         if not isinstance(word, str) or not word:
-            raise RegistrationError(f"{schema.qualname}: an effect is a name, got {short_repr(word)}")
+            raise RegistrationError(
+                f"{schema.qualname}: an effect is a name, got {short_repr(word)}"
+            )
     return frozenset(words)
 
 

@@ -1,8 +1,8 @@
 """Reading and writing the elements of a handle in the value of its region.
 
-A region has one value; a handle is a geometry into it. `Access` is how the second lies in the first,
-found once per pair of geometries: `get` gathers by address, `put` stores by address. Elements of
-another dtype meet as real numbers (complex and its parts) or as bytes (all others).
+A region has one value; a handle is a geometry into it. `Access` is how the second lies in the
+first, found once per pair of geometries: `get` gathers by address, `put` stores by address.
+Elements of another dtype meet as real numbers (complex and its parts) or as bytes (all others).
 
 Imports floors 0 to 4. Read next: `storage.py`.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..prims import (
     bitcast,
     byte_view,
     contiguous_last,
+    expand,
     from_memory_order,
     in_memory_order,
     strided_get,
@@ -92,7 +93,7 @@ class Access:
         ]
 
     def get(self, value: Tensor) -> Tensor:
-        """Return the handle's elements of a region's value, with strides of zero where it has them."""
+        """Return the handle's elements of a region's value, with its strides of zero."""
         flat = self._flat(value)
         found: Tensor = strided_get(flat, self.short, self.stride, self.address.offset)
         return _repeated(self._as_elements(found), self.part)
@@ -132,7 +133,7 @@ class _RealPartAccess(Access):
         return super()._flat(view_as_real(value))
 
     def _restored(self, flat: Tensor) -> Tensor:
-        return view_as_complex(contiguous_last(super()._restored(flat)))  # type: ignore[no-any-return]
+        return view_as_complex(contiguous_last(super()._restored(flat)))
 
 
 class _ComplexAccess(Access):
@@ -141,10 +142,10 @@ class _ComplexAccess(Access):
     __slots__ = ()
 
     def _as_elements(self, found: Tensor) -> Tensor:
-        return view_as_complex(contiguous_last(found))  # type: ignore[no-any-return]
+        return view_as_complex(contiguous_last(found))
 
     def _as_parts(self, stored: Tensor) -> Tensor:
-        return view_as_real(stored)  # type: ignore[no-any-return]
+        return view_as_real(stored)
 
 
 class _ByteAccess(Access):
@@ -172,31 +173,24 @@ class _ByteAccess(Access):
         return _reshaped(elements, elements.shape[:-1])
 
     def _as_parts(self, stored: Tensor) -> Tensor:
-        return bitcast(_reshaped(stored, (*stored.shape, 1)), _BYTE)  # type: ignore[no-any-return]
+        return bitcast(_reshaped(stored, (*stored.shape, 1)), _BYTE)
 
 
 def _reshaped(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the elements of `value`, in C order, in another shape."""
-    return strided_get(value, list(shape), list(contiguous_strides(shape, 1)), 0)  # type: ignore[no-any-return]
+    return strided_get(value, list(shape), list(contiguous_strides(shape, 1)), 0)
 
 
 def _shortened(part: Tensor, short: list[int]) -> Tensor:
     """Return one element of every axis along which `part` is uniform."""
     if list(part.shape) == short:
         return part
-    return strided_get(part, short, list(contiguous_strides(part.shape, 1)), 0)  # type: ignore[no-any-return]
+    return strided_get(part, short, list(contiguous_strides(part.shape, 1)), 0)
 
 
 def _repeated(value: Tensor, g: Geometry) -> Tensor:
     """Return `value` repeated, by strides of zero, along the axes on which `g` has them."""
-    if value.shape == g.shape:
-        return value
-    item = value.itemsize
-    stride = [
-        0 if want == 0 else step // item
-        for want, step in zip(g.strides, value.strides, strict=True)
-    ]
-    return strided_view(value, list(g.shape), stride, 0)  # type: ignore[no-any-return]
+    return value if value.shape == g.shape else expand(value, list(g.shape))
 
 
 # ---------------------------------------------------------------------- layouts
@@ -264,18 +258,18 @@ def view_at(root: Tensor, form: Geometry, geometry: Geometry) -> Tensor:
         form = real_parts(form)
         item = geometry.dtype.itemsize
     elif geometry.dtype.kind == "c" and form.dtype == real_parts(geometry).dtype:
-        return view_as_complex(view_at(root, form, real_parts(geometry)))  # type: ignore[no-any-return]
+        return view_as_complex(view_at(root, form, real_parts(geometry)))
     elif root._keys & AUTOGRAD:
         raise AliasError(
-            f"a view of dtype {geometry.dtype} of a tensor of dtype {form.dtype} that requires grad "
-            "has no gradient\n  take the view of x.detach()"
+            f"a view of dtype {geometry.dtype} of a tensor of dtype {form.dtype} that requires "
+            "grad has no gradient\n  take the view of x.detach()"
         )
     else:
         offset = geometry.offset - form.offset
         return byte_view(root, geometry.dtype, list(geometry.shape), list(geometry.strides), offset)
-    if geometry.shape == root.shape and geometry.strides == root.strides:
-        if geometry.offset == form.offset:
-            return root
+    same = geometry.shape == root.shape and geometry.strides == root.strides
+    if same and geometry.offset == form.offset:
+        return root
     stride = [step // item for step in geometry.strides]
     offset = (geometry.offset - form.offset) // item
-    return strided_view(root, list(geometry.shape), stride, offset)  # type: ignore[no-any-return]
+    return strided_view(root, list(geometry.shape), stride, offset)

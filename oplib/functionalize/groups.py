@@ -39,9 +39,7 @@ class InputMemory:
         Whether the level below records.
     """
 
-    def __init__(
-        self, inputs: list[Tensor], span: Callable[[tuple[int, ...]], Tensor]
-    ) -> None:
+    def __init__(self, inputs: list[Tensor], span: Callable[[tuple[int, ...]], Tensor]) -> None:
         self.inputs = inputs
         self.span = span
         self.differentiates = False

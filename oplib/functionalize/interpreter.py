@@ -1,17 +1,16 @@
 """The functional level: every call reaches the level below without a written argument.
 
 View operators become geometries; an operator that writes is run by its functional twin, or as one
-`functionalized` node, and the regions of its destinations take the new values; all else is called on
-current values.
+`functionalized` node, and the regions of its destinations take the new values; all else is called
+on current values.
 
-Note [Two tapes]
-~~~~~~~~~~~~~~~~
-Autograd is above this level, and again below it. The tape above sees the program as it was written:
-leaves, views, versions, errors; it serves gradients taken inside the run. The tape below records the
-functional calls; it serves gradients taken of the results. What makes them agree is that a value is
-handed down with a history exactly when its handle has one: `_value` takes it away (a view made under
-no_grad, ``stop_gradient``), and where the level below never saw it (a `PyLayer` runs its forward
-under no_grad) puts a node in its place that raises when a gradient arrives.
+Note [Two tapes] ~~~~~~~~~~~~~~~~ Autograd is above this level, and again below it. The tape above
+sees the program as it was written: leaves, views, versions, errors; it serves gradients taken
+inside the run. The tape below records the functional calls; it serves gradients taken of the
+results. What makes them agree is that a value is handed down with a history exactly when its handle
+has one: `_value` takes it away (a view made under no_grad, ``stop_gradient``), and where the level
+below never saw it (a `PyLayer` runs its forward under no_grad) puts a node in its place that raises
+when a gradient arrives.
 
 Imports floors 0 to 4 and the files above. Read next: `run.py`.
 """
@@ -53,7 +52,8 @@ AnyOperator: TypeAlias = Operator[..., Any]
 _ABSOLUTE: Final = "std:absolute_addresses"
 """Tag of view operators that count from the start of the storage, not of the tensor."""
 _CHECKS_ORDER: Final = "std:own_overlap_check"
-"""Tag of operators that may write a destination that overlaps itself, if what they store allows it."""
+"""Tag of operators that may write a destination that overlaps itself, if what they store allows
+it."""
 
 
 class _Facts:
@@ -68,7 +68,9 @@ class _Facts:
         self.is_view = schema.is_view
         self.exact = "flexible_layout" not in op.tags
         self.plain = [isinstance(kind, TensorType) for kind in kinds]
-        self.one_result = len(schema.returns) == 1 and isinstance(schema.returns[0].type, TensorType)
+        self.one_result = len(schema.returns) == 1 and isinstance(
+            schema.returns[0].type, TensorType
+        )
 
 
 _facts: Final[WeakKeyDictionary[AnyOperator, _Facts]] = WeakKeyDictionary()
@@ -137,7 +139,7 @@ class Functionalize(Interpreter):
         return self.adopt(leaf)
 
     def _value(self, leaf: Any, exact: bool, recording: int) -> Any:
-        """Return what a call below receives for one leaf of its arguments (see Note [Two tapes])."""
+        """Return what a call below receives for one leaf. See Note [Two tapes]."""
         handle = self._own(leaf)
         if not self.owns(handle):
             return leaf
@@ -258,7 +260,9 @@ class Functionalize(Interpreter):
         for argument, given, value in zip(op.schema.arguments, args, owned, strict=True):
             if argument.name not in op.schema.mutated_arguments:
                 continue
-            for original, tensor in zip(tensor_leaves([given]), tensor_leaves([value]), strict=True):
+            for original, tensor in zip(
+                tensor_leaves([given]), tensor_leaves([value]), strict=True
+            ):
                 if not self.owns(tensor):
                     raise AliasError(f"{op.qualname}: argument `{argument.name}` is a constant")
                 if is_recorded or original._view is not None:
@@ -267,9 +271,7 @@ class Functionalize(Interpreter):
                 written.append(tensor)
         return written
 
-    def check_history(
-        self, op: AnyOperator, name: str, tensor: Tensor, is_recorded: bool
-    ) -> None:
+    def check_history(self, op: AnyOperator, name: str, tensor: Tensor, is_recorded: bool) -> None:
         """Refuse what eager code refuses because of the history an input has outside."""
         array: FunctionalArray = tensor.array
         if array.origin is None or array.detached or not _state.current().mask & AUTOGRAD:
@@ -279,16 +281,18 @@ class Functionalize(Interpreter):
         if is_recorded or (family is not None and family.root is not None):
             engine.check_write(op, name, outside)
         if type(outside.array) is FunctionalArray:
-            outside.array.frame.interpreter.check_history(op, name, outside, is_recorded)
+            outer: Any = outside.array.frame.interpreter
+            outer.check_history(op, name, outside, is_recorded)
         if is_recorded and self_overlap(self._memory_of(array)):
             raise AliasError(
-                f"{op.qualname}: argument `{name}` lies in an input that overlaps itself; it cannot "
-                "be written to while gradients are recorded\n  pass a copy of the input: x.clone()"
+                f"{op.qualname}: argument `{name}` lies in an input that overlaps itself; it "
+                "cannot be written to while gradients are recorded\n"
+                "  pass a copy of the input: x.clone()"
             )
         if is_recorded and array.origin >= self.argument_count:
             raise AutogradError(
-                f"{op.qualname}: argument `{name}` is a tensor of the enclosing scope; it cannot be "
-                "written to while gradients are recorded\n  pass it to the function as an argument"
+                f"{op.qualname}: argument `{name}` is a tensor of the enclosing scope; it "
+                "cannot be written to while gradients are recorded\n  pass it to the function as an argument"
             )
 
     def _check_memory(
@@ -441,12 +445,12 @@ class Functionalize(Interpreter):
 def _refuse_several_histories(op: AnyOperator, arrays: Sequence[FunctionalArray]) -> None:
     """Raise if a recorded call writes one memory through handles with different histories."""
     for one, other in itertools.combinations(arrays, 2):
-        if one.region is other.region and one.history != other.history:
-            if overlap(one.geometry, other.geometry):
-                raise AliasError(
-                    f"{op.qualname} writes one memory through arguments with different histories\n"
-                    "  pass views of one tensor"
-                )
+        different = one.region is other.region and one.history != other.history
+        if different and overlap(one.geometry, other.geometry):
+            raise AliasError(
+                f"{op.qualname} writes one memory through arguments with different histories\n"
+                "  pass views of one tensor"
+            )
 
 
 def _is_read_only(tensor: Tensor) -> bool:
@@ -485,8 +489,8 @@ def _without_known_history(value: Tensor, handle: Tensor) -> Tensor:
     source = handle.grad_fn.name() if handle.grad_fn is not None else "a leaf made inside"
     node.saved = (
         f"a result of a functional run depends on {source}, which was recorded inside the run "
-        "only\n  make it an operator with a gradient rule (register_autograd), or take the gradient "
-        "inside the run",
+        "only\n  make it an operator with a gradient rule (register_autograd), or take the "
+        "gradient inside the run",
     )
     node.hooks = None
     node.shapes, node.dtypes = value.shape, value.dtype

@@ -135,8 +135,7 @@ def span_of(members: Sequence[Tensor]) -> Tensor:
     dtype = geometries[0].dtype
     item = dtype.itemsize
     whole = all(
-        g.dtype == dtype
-        and not any(count % item for count in (g.offset - low, *g.strides))
+        g.dtype == dtype and not any(count % item for count in (g.offset - low, *g.strides))
         for g in geometries
     )
     if not whole:

@@ -108,7 +108,7 @@ def _clone(base: Tensor, form: Geometry) -> Tensor:
         if copy.strides == form.strides:
             return copy
     item = form.dtype.itemsize
-    return with_layout(base, [step // item for step in form.strides])  # type: ignore[no-any-return]
+    return with_layout(base, [step // item for step in form.strides])
 
 
 functionalized: Final[Any] = PRIMS.define(
@@ -117,7 +117,7 @@ functionalized: Final[Any] = PRIMS.define(
 functionalized.register_kernel(None, run_functionalized)
 
 
-@functionalized.register_kernel("Autograd")
+@functionalized.register_kernel("Autograd")  # type: ignore[untyped-decorator]
 def _differentiated(
     op: str, arguments: tuple[Any, ...], bases: list[Tensor], forms: tuple[Geometry, ...]
 ) -> tuple[Any, list[Tensor]]:

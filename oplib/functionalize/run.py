@@ -15,9 +15,8 @@ from .. import _state
 from .._tree import flatten, unflatten
 from ..dispatch.interpreter import Frame, pop, push
 from ..dispatch.keys import AUTOGRAD, BACKENDS, INTERPRETER, META, VIEW
-from ..errors import AliasError
 from ..prims import clone, detach, graft
-from ..tensor.geometry import Geometry, extent, self_overlap
+from ..tensor.geometry import Geometry
 from ..tensor.grad_meta import (
     AccumulationNode,
     Family,
@@ -229,7 +228,7 @@ class FunctionalRun:
             self._leaves[index] = node, node.grad
 
     def _join_families(self) -> None:
-        """Let inputs that are views of one tensor outside be so inside: a write to one is seen by all.
+        """Let inputs that are views of one tensor outside be so inside: all see a write to one.
 
         See Note [Families].
         """
@@ -320,11 +319,12 @@ class FunctionalRun:
         array.remember(leaf)
         if index is not None:
             meta = handle.autograd_meta
-            assert meta is not None and isinstance(meta.grad_node, AccumulationNode)
+            assert meta is not None
+            assert isinstance(meta.grad_node, AccumulationNode)
             self._leaves[index] = meta.grad_node, None
 
     def _leaf_of_input(self, index: int, current: Tensor) -> Tensor:
-        """Return the current value of an input that becomes a leaf, as a leaf of the level below."""
+        """Return the value of an input that becomes a leaf, as a leaf of the level below."""
         below = self.inner[index]
         self._undo.append((below, below.requires_grad))
         below.requires_grad = True
@@ -363,7 +363,7 @@ def _make_leaf(handle: Tensor) -> AccumulationNode:
 
 
 def _pass_on_from(handle: Tensor) -> None:
-    """Make a leaf a tensor with a producer, as what it stands for is: its gradient goes on outside."""
+    """Make a leaf a tensor with a producer, as it is outside, where its gradient goes on."""
     leaf = handle.autograd_meta
     assert leaf is not None
     node: GradNode = object.__new__(GradNode)

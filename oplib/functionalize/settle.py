@@ -111,9 +111,9 @@ def _check_destinations(
                 f"input {write.index} is written by the program, but its array is read-only\n"
                 "  pass a writable copy: x.clone()"
             )
-        if recording and not write.no_grad:
-            if target.requires_grad or values[write.value]._keys & AUTOGRAD:
-                engine.check_write("the program", f"input {write.index}", target)
+        tracked = target.requires_grad or values[write.value]._keys & AUTOGRAD
+        if recording and not write.no_grad and tracked:
+            engine.check_write("the program", f"input {write.index}", target)
 
 
 def _store(target: Tensor, value: Tensor, write: WriteBack) -> None:
@@ -170,7 +170,7 @@ def _root_of(tensor: Tensor) -> Tensor:
 def owned(value: Tensor) -> Tensor:
     """Return a gradient that shares no memory with anything a run knows."""
     with recorded():
-        return clone(value)  # type: ignore[no-any-return]
+        return clone(value)
 
 
 # ---------------------------------------------------------------------- results
@@ -219,16 +219,14 @@ class _Results:
             if record.value in self.rewritten:
                 value = clone(value)
             root = self.roots[record.value] = self._own(value)
-        if record.past == Past(None, (), bool(root._keys & AUTOGRAD)):
-            if record.value not in self.given_out:
-                self.given_out.add(record.value)
-                return root
+        whole = record.past == Past(None, (), bool(root._keys & AUTOGRAD))
+        if whole and record.value not in self.given_out:
+            self.given_out.add(record.value)
+            return root
         return _remembering(record.past, root, record.form, record.geometry, self.values)
 
 
-def _input_view(
-    record: InputView, inputs: Sequence[Tensor], values: Sequence[Tensor]
-) -> Tensor:
+def _input_view(record: InputView, inputs: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
     steps, start = record.past.steps, record.past.start
     base = inputs[record.index if steps is None or start is None else start]
     return _remembering(record.past, base, record.base, record.geometry, values)

@@ -131,7 +131,7 @@ class Region:
                 new = overwrite(new, old)
             return new
         if old._keys & AUTOGRAD:
-            return graft(new, old)  # type: ignore[no-any-return]
+            return graft(new, old)
         return _without_history(new)
 
     def _set(self, history: Any, value: Tensor) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "byte_view",
     "contiguous_last",
     "detach",
+    "expand",
     "permute",
     "real",
     "strided_view",
@@ -89,6 +90,14 @@ def _permute_grad(grad: Tensor, dims: Sequence[int]) -> Tensor:
     places = view_rules.normalize_dims(dims, grad.ndim)
     return permute(grad, sorted(range(grad.ndim), key=places.__getitem__))
 
+
+expand: TensorOperator = declare(
+    "expand(Tensor(a) x, SymInt[] size) -> Tensor(a)",
+    "Broadcast to `size` without a copy, by axes of stride zero; -1 keeps an axis.",
+)
+expand.register_kernel("cpu", _by_rule(view_rules.expand))
+expand.register_view(view_rules.expand)
+expand.register_vjp(x=lambda grad: grad)  # the engine sums it over what was repeated
 
 strided_view: TensorOperator = declare(
     "strided_view(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor(a)",

@@ -120,6 +120,8 @@ def store(destination: Array, value: Any, name: str) -> Array:
         if self_overlap(geometry):
             check_order(geometry, value.shape, name)
             return _store_uniform(destination, value)
+    if np.may_share_memory(destination, value):  # copyto gets some overlaps of 1-d arrays wrong
+        value = value.copy()
     np.copyto(destination, value, casting="same_kind")
     return destination
 

@@ -1,7 +1,7 @@
 """Programs: a function captured as a graph, with its signature and guards.
 
-Reading order: `recorder.py` (operator calls become nodes), `capture.py`, `program.py`. Importing the
-package makes captured arrays known to tensors and lets graphs run functionalized nodes.
+Reading order: `recorder.py` (operator calls become nodes), `capture.py`, `program.py`. Importing
+the package makes captured arrays known to tensors and lets graphs run functionalized nodes.
 """
 
 from __future__ import annotations

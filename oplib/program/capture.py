@@ -101,7 +101,9 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
     except Exception as error:
         nodes = recorder.builder.nodes
         last = f", the last one {nodes[-1]}" if nodes else ""
-        error.add_note(f"while capturing {recorder.builder.name}: {len(nodes)} nodes recorded{last}")
+        error.add_note(
+            f"while capturing {recorder.builder.name}: {len(nodes)} nodes recorded{last}"
+        )
         raise
     finally:
         pop(frame)
@@ -124,9 +126,7 @@ class _Inputs:
         Inputs whose common memory is a placeholder of its own.
     """
 
-    def __init__(
-        self, recorder: Recorder, tensors: Sequence[Tensor], stems: Sequence[str]
-    ) -> None:
+    def __init__(self, recorder: Recorder, tensors: Sequence[Tensor], stems: Sequence[str]) -> None:
         self.recorder = recorder
         self.stems = list(stems)
         self.leaves: set[Any] = set()

@@ -118,7 +118,7 @@ class Recorder(Interpreter):
         return tensor
 
     def placeholder(self, stem: str, tensor: Tensor, role: Role = "argument") -> Tensor:
-        """Return a captured tensor for a tensor the caller supplies, a leaf if that requires grad."""
+        """Return a captured tensor for what the caller supplies, a leaf if that requires grad."""
         fake = self._fake(tensor.array, tensor.device)
         captured = self.track(self.builder.placeholder(stem, meta_of(fake), role), fake)
         if tensor.requires_grad:

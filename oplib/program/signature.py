@@ -164,9 +164,7 @@ class Signature:
             yield from self._state_failures(inputs)
             yield from self._memory_failures(leaves, inputs)
 
-    def _leaf_failures(
-        self, leaves: Sequence[Any], captured: Sequence[Tensor]
-    ) -> Iterator[str]:
+    def _leaf_failures(self, leaves: Sequence[Any], captured: Sequence[Tensor]) -> Iterator[str]:
         for path, guard, leaf in zip(self.paths, self.leaves, leaves, strict=True):
             problem = _problem(guard, leaf)
             if problem:
@@ -184,9 +182,7 @@ class Signature:
             if inputs[index].is_leaf and inputs[index].grad is not None:
                 yield f"{self._name(index)}: .grad: expected None, found a Tensor; clear it first"
 
-    def _memory_failures(
-        self, leaves: Sequence[Any], inputs: Sequence[Tensor]
-    ) -> Iterator[str]:
+    def _memory_failures(self, leaves: Sequence[Any], inputs: Sequence[Tensor]) -> Iterator[str]:
         for path, index, leaf in zip(self.paths, self.inputs, leaves, strict=True):
             if index >= 0 and leaf is not inputs[index]:
                 yield f"{path}: expected the same tensor as {self._name(index)}"
@@ -197,11 +193,13 @@ class Signature:
         for index, offset in self.offsets:
             found = own_geometry(inputs[index]).offset
             if found != offset:
-                yield f"{self._name(index)}: expected at byte {offset} of its storage, found {found}"
+                place = f"expected at byte {offset} of its storage"
+                yield f"{self._name(index)}: {place}, found {found}"
         if self.written:
             groups = memory_groups(inputs, self.written)
             if groups != self.groups:
-                yield f"shared memory: expected {self._shown(self.groups)}, found {self._shown(groups)}"
+                expected, now = self._shown(self.groups), self._shown(groups)
+                yield f"shared memory: expected {expected}, found {now}"
 
     # ------------------------------------------------------------------ text
 
@@ -266,5 +264,5 @@ def _same_literal(a: Any, b: Any) -> bool:
     if isinstance(a, complex):
         return _same_literal(a.real, b.real) and _same_literal(a.imag, b.imag)
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     return bool(a == b)

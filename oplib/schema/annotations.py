@@ -397,7 +397,7 @@ class Reader:
 
 
 def _registered_name(cls: Any) -> str | None:
-    """Return the name of a registered class; a bare container says too little, registered or not."""
+    """Return the name of a registered class; a bare container says too little either way."""
     if not isinstance(cls, type) or cls in (tuple, list, dict):
         return None
     return opaque_name(cls)

@@ -34,7 +34,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "joining": ("concat", "stack"),
     "views": (
-        *("as_strided", "chunk", "contiguous", "diagonal", "expand", "flatten", "flip"),
+        *("as_strided", "chunk", "contiguous", "diagonal", "flatten", "flip"),
         *("movedim", "narrow", "reshape", "select", "slice", "split", "squeeze", "swapaxes"),
         *("transpose", "unbind", "unflatten", "unfold", "unsqueeze"),
     ),

@@ -182,21 +182,6 @@ unsqueeze.register_kernel(
 unsqueeze.register_view(view_rules.unsqueeze)
 unsqueeze.register_vjp(x=lambda grad, x_spec: reshape(grad, x_spec.shape))
 
-expand = declare(
-    "expand(Tensor(a) x, SymInt[] size) -> Tensor(a)",
-    "Broadcast to `size` without a copy, by axes of stride zero; -1 keeps an axis.",
-)
-
-
-@expand.register_kernel("cpu")
-def _expand(x: Array, size: list[int]) -> Array:
-    return _at(x, view_rules.expand(Geometry(x.dtype, x.shape, x.strides), size))
-
-
-expand.register_view(view_rules.expand)
-expand.register_vjp(x=lambda grad: grad)  # the engine sums it over what was repeated
-
-
 # ---------------------------------------------------------------------- parts
 
 select = declare(

@@ -1,0 +1,1 @@
+"""Tensor, storage, geometry, gradient records: an array with keys."""

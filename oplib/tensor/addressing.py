@@ -125,7 +125,7 @@ def address_in(view: Geometry, root: Geometry) -> Address | None:
 
 
 def _in_dense(shape: Ints, strides: Ints, root: Geometry, distance: int) -> Address | None:
-    """A dense root is a flat run of elements in the order of memory."""
+    """Return the address in a dense root: a flat run of elements in the order of memory."""
     order, lowest = None, 0
     if not is_contiguous(root):
         axes = memory_order(root.strides)
@@ -167,7 +167,9 @@ def _in_grid(shape: Ints, strides: Ints, root: Geometry, distance: int) -> Addre
         if low < 0 or high >= root.shape[axis]:
             return None
     weights = _c_weights(root.shape)
-    return Address(shape, tuple([_dot(step, weights) for step in steps]), _dot(start, weights), None)
+    return Address(
+        shape, tuple([_dot(step, weights) for step in steps]), _dot(start, weights), None
+    )
 
 
 def _index_at(distance: int, root: Geometry) -> list[int] | None:

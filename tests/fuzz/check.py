@@ -1,9 +1,8 @@
 """Runs a program in every mode and compares what can be observed.
 
-Eager code is the reference. What is compared: the exception and the step it came from; results (bits,
-dtype, shape, strides, aliases, identity, requires_grad); the bytes of all memory and the versions of
-inputs; gradients of all leaves.
-"""
+Eager code is the reference. What is compared: the exception and the step it came from; results
+(bits, dtype, shape, strides, aliases, identity, requires_grad); the bytes of all memory and the
+versions of inputs; gradients of all leaves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Makes random programs, by running them: a step is chosen for the tensors that exist.
 
-Steps that raise are mostly taken back; some stay as the last one, because refusing is behaviour too.
-"""
+Steps that raise are mostly taken back; some stay as the last one, because refusing is behaviour
+too."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from oplib import Tensor
+from oplib.tensor.addressing import geometry_of
 from oplib.tensor.geometry import self_overlap
 from oplib.tensor.storage import owner_of
-from oplib.tensor.addressing import geometry_of
 from tests.fuzz.inputs import random_layout
 from tests.fuzz.program import Program, Step, run_step
 
@@ -131,7 +131,7 @@ class _Maker:
                 f"{x}.reshape(-1)",
                 f"{x}.contiguous()",
                 f"oplib.zeros({list(self.names[x].shape)})",
-                f"oplib.tensor([1.0, 2.0])",
+                "oplib.tensor([1.0, 2.0])",
                 f"oplib.empty_like({x}).copy_({x})",
                 f"{x}.cast('float64')",
             ]
@@ -159,11 +159,18 @@ class _Maker:
             if length and self.pick.random() < 0.4:
                 parts.append(str(self.pick.randint(-length, length - 1)))
             else:
-                bounds = [self.pick.choice(["", "", str(self.pick.randint(-length, length))]) for _ in "ab"]
+                bounds = [
+                    self.pick.choice(["", "", str(self.pick.randint(-length, length))])
+                    for _ in "ab"
+                ]
                 parts.append(f"{bounds[0]}:{bounds[1]}:{self.pick.choice(['', '', 2, -1, -2])}")
         if self.pick.random() < 0.1:
             parts.insert(self.pick.randint(0, len(parts)), "None")
-        return ", ".join([*parts, "..."]) if self.pick.random() < 0.3 or not parts else ", ".join(parts)
+        return (
+            ", ".join([*parts, "..."])
+            if self.pick.random() < 0.3 or not parts
+            else ", ".join(parts)
+        )
 
     def _permuted(self, x: str, tensor: Tensor) -> str:
         dims = list(range(tensor.ndim))
@@ -272,7 +279,9 @@ class _Maker:
         same, other = self._same_shape(x), self._destination()
         third = self._any()
         new = self._new()
-        scalar = next((n for n, t in self.names.items() if t.ndim == 0 and t.dtype == self.names[x].dtype), x)
+        scalar = next(
+            (n for n, t in self.names.items() if t.ndim == 0 and t.dtype == self.names[x].dtype), x
+        )
         return self.pick.choice(
             [
                 f"fz.inc_({x})",

@@ -1,8 +1,8 @@
 """Inputs of random programs: how they lie in memory, as data, so that they can be made again.
 
-A `Buffer` is memory; an `Input` is a view of it. Buffers are plain arrays, leaves that require grad,
-or results of a recorded operation (so that inputs are no leaves, or views of one tensor that is none).
-"""
+A `Buffer` is memory; an `Input` is a view of it. Buffers are plain arrays, leaves that require
+grad, or results of a recorded operation (so that inputs are no leaves, or views of one tensor that
+is none)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class Layout:
         made = Inputs()
         numbers = np.random.default_rng(seed)
         roots = [_root(buffer, numbers, made) for buffer in self.buffers]
-        made.tensors = [_view(roots[one.buffer], one, self.buffers[one.buffer]) for one in self.inputs]
+        made.tensors = [
+            _view(roots[one.buffer], one, self.buffers[one.buffer]) for one in self.inputs
+        ]
         made.arrays = [_owner(root) for root in roots]
         return made
 
@@ -112,7 +114,21 @@ def _owner(tensor: Tensor) -> Array:
 
 # ---------------------------------------------------------------------- random layouts
 
-SHAPES = [(), (1,), (2,), (3,), (4,), (2, 3), (3, 2), (2, 2), (3, 3), (1, 3), (2, 1, 2), (0,), (0, 2)]
+SHAPES = [
+    (),
+    (1,),
+    (2,),
+    (3,),
+    (4,),
+    (2, 3),
+    (3, 2),
+    (2, 2),
+    (3, 3),
+    (1, 3),
+    (2, 1, 2),
+    (0,),
+    (0, 2),
+]
 
 
 def random_layout(pick: random.Random) -> Layout:

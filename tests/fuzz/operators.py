@@ -1,9 +1,8 @@
 """Custom operators for random programs: opaque writes, overlapping arguments, lists, user views.
 
 The kernels compute exactly (no rounding that depends on layout), and those that read what they have
-just written show every mistake in how aliases are rebuilt. Gradient rules are those of the operators
-on arguments that do not overlap.
-"""
+just written show every mistake in how aliases are rebuilt. Gradient rules are those of the
+operators on arguments that do not overlap."""
 
 from __future__ import annotations
 
@@ -101,9 +100,7 @@ def _two_spec(x: Any, y: Any, z: Any) -> Any:
 
 
 @two_.register_vjp
-def _two_grad(
-    grad_out: Tensor, grad_x: Tensor, grad_y: Tensor, x_spec: Any, z_spec: Any
-) -> Any:
+def _two_grad(grad_out: Tensor, grad_x: Tensor, grad_y: Tensor, x_spec: Any, z_spec: Any) -> Any:
     to_x = grad_x - _first_only(grad_y.sum(), x_spec)
     return to_x, grad_y, grad_out + _first_only(to_x.sum(), z_spec)
 
