@@ -31,3 +31,16 @@ def ambient_state_is_restored() -> Iterator[None]:
     after = _state.current()
     _state.set_state(before)
     assert after is before, f"the test left an ambient state behind: {after!r}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add how many random programs to run, and where to begin."""
+    parser.addoption("--fuzz", type=int, default=2000, help="random programs to run")
+    parser.addoption("--fuzz-seed", type=int, default=0, help="seed of the first random program")
+
+
+@pytest.fixture(scope="session")
+def fuzz_range(request: pytest.FixtureRequest) -> range:
+    """Return the seeds of the random programs of this run."""
+    first = request.config.getoption("--fuzz-seed")
+    return range(first, first + request.config.getoption("--fuzz"))

@@ -86,7 +86,7 @@ FLOORS: Floors = (
         package("meta", "conversion mode context placement results stage"),
         package(
             "functionalize",
-            "access storage opaque memory outcome settle interpreter run",
+            "access storage opaque memory groups outcome settle interpreter run",
         ),
         package(
             "graph",

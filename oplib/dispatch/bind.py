@@ -298,6 +298,7 @@ def _beside_tensors(op: AnyOperator) -> Callable[..., Any]:
     if any(kind in ("list", "deep") for kind in kinds):
         return lambda *args: _slow(op, list(args))
     tensors = [i for i, kind in enumerate(kinds) if kind is not None]
+    required = {i for i, kind in enumerate(kinds) if kind == "tensor"}
     others = [i for i, kind in enumerate(kinds) if kind is None]
     find, local = LIFTERS.get, CPU | WEAK | AUTOGRAD | VIEW
 
@@ -310,7 +311,7 @@ def _beside_tensors(op: AnyOperator) -> Callable[..., Any]:
                 lifter = find(type(value))
                 if lifter is not None and i not in written:
                     values[i] = lifter(value)
-                elif value is not None:
+                elif value is not None or i in required:
                     keys |= value._keys
             if not keys or keys & ~local:
                 return _slow(op, list(args))

@@ -292,7 +292,8 @@ class Functionalize(Interpreter):
         if is_recorded and array.origin >= self.argument_count:
             raise AutogradError(
                 f"{op.qualname}: argument `{name}` is a tensor of the enclosing scope; it "
-                "cannot be written to while gradients are recorded\n  pass it to the function as an argument"
+                "cannot be written to while gradients are recorded\n"
+                "  pass it to the function as an argument"
             )
 
     def _check_memory(

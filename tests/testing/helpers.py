@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from oplib import library
+import oplib
+from oplib import Library
 from oplib.dispatch.operator import Operator
 from oplib.tensor.tensor import Tensor, tensor_from_array
 
@@ -28,14 +29,14 @@ def leaf(data: Any, dtype: Any = None) -> Tensor:
 
 
 @contextmanager
-def scope() -> Iterator[library.Library]:
+def scope() -> Iterator[Library]:
     """Yield a library of namespace ``t`` whose operators are gone afterwards."""
-    with library.Library("t", "FRAGMENT") as lib:
+    with Library("t", "FRAGMENT") as lib:
         yield lib
 
 
 def operator(
-    lib: library.Library, schema: str, kernel: Callable[..., Any], **facets: Any
+    lib: Library, schema: str, kernel: Callable[..., Any], **facets: Any
 ) -> Operator[..., Any]:
     """Define an operator: ``vjp``, ``fake`` and ``tags`` are its further facets."""
     op: Any = lib.define(
@@ -43,15 +44,15 @@ def operator(
     ).op
     lib.impl(op, kernel, "CPU", **facets.pop("entry", {}))
     if "fake" in facets:
-        library.register_fake(op, facets.pop("fake"), lib=lib)
+        oplib.register_fake(op, facets.pop("fake"), lib=lib)
     if "vjp" in facets:
         rule = facets.pop("vjp")
         if isinstance(rule, dict):
-            library.register_vjp(op, lib=lib, **rule)
+            oplib.register_vjp(op, lib=lib, **rule)
         else:
-            library.register_vjp(op, rule, lib=lib)
+            oplib.register_vjp(op, rule, lib=lib)
     if "backward" in facets:
-        library.register_autograd(
+        oplib.register_autograd(
             op, facets.pop("backward"), setup_context=facets.pop("setup", None), lib=lib
         )
     assert not facets, facets
