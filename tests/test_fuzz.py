@@ -21,8 +21,10 @@ KNOWN: dict[int, str] = {
     26: "written to since",  # a gradient saved an input that is stored at the end
     869: "not a regular part of its root",  # a reversed view of a written input with gaps
 }
-"""Seeds at which a functional run raises a named error where eager code has an answer, never a wrong
-number. An entry that no longer raises must go: it fails then."""
+"""Seeds at which a functional run raises a named error where eager code has an answer.
+
+Never a wrong number. An entry that no longer raises must go: it fails then.
+"""
 
 NESTED = list(MODES)[2:]
 CHUNKS = 20
