@@ -32,6 +32,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import autograd, meta, std
+from . import checked as checked_mode
 from . import functionalize as _functionalize_package  # before the function of the same name
 from ._state import copy_state
 from ._text import did_you_mean
@@ -41,14 +42,18 @@ from .autograd.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enab
 from .autograd.pylayer import PyLayer, PyLayerContext, once_differentiable
 from .autograd.stage import AutogradStage
 from .backends import numpy as numpy_backend
+from .backends.registration import register_backend
 from .backends.stage import BackendStage
+from .checked import checked
 from .custom import custom_op
-from .dispatch import registry
+from .dispatch import ledger
 from .dispatch.explain import explain
 from .dispatch.interpreter import DispatchMode, InterpreterStage
-from .dispatch.operator import Operator, OperatorPacket
-from .dispatch.plan import install_stage
-from .dispatch.registry import get_op, has_op, list_ops, ops, pending
+from .dispatch.operator import Operator
+from .dispatch.packet import OperatorPacket
+from .dispatch.pending import pending
+from .dispatch.plan import fallthrough, install_stage
+from .dispatch.registry import get_op, has_op, list_ops, ops
 from .dispatch.tags import Tag
 from .dtypes import Device
 from .errors import (
@@ -147,6 +152,7 @@ __all__ = [
     "arange",
     "autograd",
     "capture",
+    "checked",
     "copy_state",
     "custom_op",
     "define",
@@ -155,6 +161,7 @@ __all__ = [
     "enable_grad",
     "explain",
     "eye",
+    "fallthrough",
     "from_numpy",
     "full",
     "full_like",
@@ -177,6 +184,7 @@ __all__ = [
     "override",
     "pending",
     "register_autograd",
+    "register_backend",
     "register_fake",
     "register_functional",
     "register_kernel",
@@ -220,6 +228,7 @@ _LAZY: Final = {"Program": "program", "capture": "program"}
 def _install() -> None:
     """Fill the tables that lower floors consult."""
     numpy_backend.install()
+    checked_mode.install()
     meta.install()
     for stage in (
         BackendStage(),
@@ -240,7 +249,7 @@ def _install() -> None:
     methods.install_methods()
     protocols.install_protocols()
     register_annotation(Tensor, TensorType(), "tensor")
-    registry.DEFINITION_LISTENERS.append(_forget)
+    ledger.DEFINITION_LISTENERS.append(_forget)
 
 
 def _forget(qualname: str) -> None:

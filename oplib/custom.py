@@ -1,28 +1,34 @@
-"""`custom_op`: an operator from one function, its schema inferred from the annotations.
+"""`custom_op`: an operator from one function, its schema inferred and the function its kernel.
 
-Imports floors 0 to 3, `attach.py`, `library.py`. Read next: `shapes/`, then `std/elementwise.py`.
+Imports floors 0 to 3, `library.py` and above. Read next: `shapes/`, then `std/elementwise.py`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from .attach import AnyOperator, attach_fake, attach_kernel, kept, kernel_keys
-from .dispatch.bind import signature_of
-from .dispatch.facets import Convention, calling_source
+from ._text import join_names
+from .definitions import described, split_name
+from .dispatch import ledger
+from .dispatch.bind import device_argument
+from .dispatch.facets import Convention, Facet, calling_source
+from .dispatch.keys import COMPOSITE_EXPLICIT
 from .dispatch.operator import Operator
 from .dispatch.tags import TagsLike
 from .errors import RegistrationError
-from .library import Library, define_operator, split_name
+from .facet_registration import AnyOperator
+from .kernels import fake_facet, kernel_facet, kernel_keys
+from .library import Library
 from .schema import FunctionSchema, check_signature, infer, kernel_convention, parse
 
 __all__ = ["custom_op"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Mutates = Iterable[str] | Literal["unknown"]
 
 
 @overload
@@ -31,7 +37,7 @@ def custom_op(
     fn: Callable[P, R],
     /,
     *,
-    mutates_args: Iterable[str] | str = ...,
+    mutates_args: Mutates = ...,
     device_types: str | Iterable[str] | None = ...,
     schema: str | None = ...,
     tags: TagsLike = ...,
@@ -39,7 +45,7 @@ def custom_op(
     fake: Any = ...,
     lib: Library | None = ...,
     override: bool = ...,
-    **entry: Any,
+    **options: Any,
 ) -> Operator[P, R]: ...
 @overload
 def custom_op(
@@ -47,7 +53,7 @@ def custom_op(
     fn: None = None,
     /,
     *,
-    mutates_args: Iterable[str] | str = ...,
+    mutates_args: Mutates = ...,
     device_types: str | Iterable[str] | None = ...,
     schema: str | None = ...,
     tags: TagsLike = ...,
@@ -55,7 +61,7 @@ def custom_op(
     fake: Any = ...,
     lib: Library | None = ...,
     override: bool = ...,
-    **entry: Any,
+    **options: Any,
 ) -> Callable[[Callable[P, R]], Operator[P, R]]: ...
 def custom_op(
     name: str,
@@ -70,7 +76,7 @@ def custom_op(
     fake: Any = None,
     lib: Library | None = None,
     override: bool = False,
-    **entry: Any,
+    **options: Any,
 ) -> Any:
     """Make an operator of a function: its schema is inferred, the function is its kernel.
 
@@ -90,10 +96,16 @@ def custom_op(
         Devices the kernel serves.
     schema : str, optional
         ``"(...) -> ..."`` instead of inference.
+    tags, effects
+        As for `Library.define`.
     fake : callable or shape rule, optional
         The fake rule.
     lib : Library, optional
         Binds the lifetime of everything registered to that library.
+    override : bool
+        Stack on top of an operator of that name defined elsewhere.
+    **options
+        As for `register_kernel`.
 
     Returns
     -------
@@ -125,47 +137,80 @@ def custom_op(
         )
 
     def make(function: Callable[..., Any]) -> AnyOperator:
-        parsed, convention, choices = _schema_of(function, mutates_args, schema, tags)
+        if lib is not None:
+            lib.require_open()
+        parsed, convention, choices = _interface(function, mutates_args, schema, tags)
         parsed = parsed.named(namespace, op_name, overload_name)
-        check_signature(function, parsed, "kernel")
-        definition = define_operator(parsed, tags, effects, source, override)
-        op: AnyOperator = definition.op
-        try:
-            op.choices = choices
-            for key in kernel_keys(device_types, convention):
-                attach_kernel(op, function, key, entry, source, convention, override)
-            if fake is not None:
-                attach_fake(op, fake, source, override)
-            kept(definition, lib)
-        except BaseException:
-            definition.remove()
-            raise
-        functools.update_wrapper(op, function)
-        op.__signature__ = _function_signature(function, parsed)  # type: ignore[attr-defined]
-        return op
+        facets = _facets(parsed, function, device_types, convention, options)
+        if fake is not None:
+            facets.append(fake_facet(parsed, fake))
+        definition = described(
+            parsed,
+            tags,
+            effects,
+            choices=choices,
+            arrays_in_arrays_out=convention == "array",
+        )
+        made = ledger.define(definition, facets, source=source, override=override)
+        if lib is not None:
+            lib.keep(made)
+        return _dressed(made.op, function)
 
     return make if fn is None else make(fn)
 
 
-def _schema_of(
+def _interface(
     function: Any, mutates_args: Any, schema: str | None, tags: TagsLike
-) -> tuple[FunctionSchema, Convention, dict[str, tuple[Any, ...]]]:
+) -> tuple[FunctionSchema, Convention, Mapping[str, tuple[Any, ...]]]:
     """Return the nameless schema of a function, its convention, and its literal choices."""
     if schema is None:
         words = [tags] if isinstance(tags, str) else list(tags or ())
-        found = infer(function, mutates_args=mutates_args, tags=tuple(words))
-        return parse(found.text, nameless=True), found.convention or "array", dict(found.choices)
+        found = infer(function, mutates_args=mutates_args, tags=tuple(map(str, words)))
+        return parse(found.text, nameless=True), found.convention or "array", found.choices
     parsed = parse(schema, nameless=True)
-    if mutates_args is not None and set(mutates_args) != set(parsed.mutated_arguments):
-        raise RegistrationError(
-            f"schema and mutates_args disagree: {schema} writes "
-            f"{list(parsed.mutated_arguments)}, mutates_args says {list(mutates_args)}"
-        )
+    if mutates_args is not None:
+        _check_agreement(parsed, schema, mutates_args)
     return parsed, kernel_convention(function) or "array", {}
 
 
-def _function_signature(function: Any, schema: FunctionSchema) -> inspect.Signature:
+def _check_agreement(parsed: FunctionSchema, schema: str, mutates_args: Any) -> None:
+    """Refuse a schema and ``mutates_args`` that say different things."""
+    named = set(mutates_args) if mutates_args != "unknown" else set(parsed.differentiable_arguments)
+    if named != set(parsed.mutated_arguments):
+        written = join_names(parsed.mutated_arguments) or "nothing"
+        said = join_names(sorted(named)) or "nothing"
+        raise RegistrationError(
+            f"schema and mutates_args disagree: {schema} writes {written}, mutates_args says {said}"
+            "\n  leave mutates_args out; the schema says it"
+        )
+
+
+def _facets(
+    schema: FunctionSchema,
+    function: Any,
+    device_types: str | Iterable[str] | None,
+    convention: Convention,
+    options: Mapping[str, Any],
+) -> list[Facet]:
+    """Return the kernels that a function is."""
+    check_signature(function, schema, "function")
+    if device_types is None:
+        keys = ["CPU" if convention == "array" else COMPOSITE_EXPLICIT]
+    else:
+        keys = kernel_keys(device_types)
+        if not schema.differentiable_arguments and device_argument(schema) is None:
+            raise RegistrationError(
+                f"{schema.qualname} has no tensor argument, so nothing would choose among devices\n"
+                "  add an argument `device: oplib.Device | None = None`, or leave device_types out"
+            )
+    return [kernel_facet(schema, function, key, options) for key in keys]
+
+
+def _dressed(op: AnyOperator, function: Any) -> AnyOperator:
+    """Give an operator the name, docstring, module and signature of its function."""
+    functools.update_wrapper(op, function)
     try:
-        return inspect.signature(function)
+        op.__signature__ = inspect.signature(function)
     except (TypeError, ValueError):
-        return signature_of(schema)
+        op.__dict__.pop("__signature__", None)  # a built-in does not tell; the schema does
+    return op

@@ -1,34 +1,28 @@
-"""The facets of an operator beside its definition: ``register_kernel`` and its kin.
+"""What is registered on an operator that exists: ``register_*``.
 
-Every function takes an operator, a qualified name, or a packet of one overload; each is also a
-method of `Operator` without that argument. Given the function it registers, it returns that
-function, so it can be used as a decorator.
+Every function takes an operator, a qualified name, what `define` returned, or a packet of one
+overload; each is also a method of `Operator` without that argument. Used as a decorator it returns
+the function it decorates. It validates first and commits last, remembers the file:line it was
+called from, and what it made is in ``op.registrations`` and can be removed.
 
-Imports floors 0 to 3, `attach.py`, `library.py`. Read next: `custom.py`.
+Imports floors 0 to 3, `kernels.py`. Read next: `library.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from .attach import (
-    OpLike,
-    attach_fake,
-    attach_kernel,
-    check_facets_agree,
-    decorator_or_function,
-    decorator_or_registration,
-    kept,
-    kernel_keys,
-    resolve_operator,
-)
-from .dispatch import registry
+from ._text import function_site, short_repr
+from .dispatch import ledger, registry
 from .dispatch.facets import (
     FUNCTIONAL,
     GRADIENT,
     SAMPLES,
     VIEW_RULE,
+    Facet,
     Registration,
     Source,
     TwinRule,
@@ -37,10 +31,15 @@ from .dispatch.facets import (
 from .dispatch.gradient_rule import ctx_rule, named_rule
 from .dispatch.keys import COMPOSITE_EXPLICIT
 from .dispatch.operator import Operator
+from .dispatch.packet import OperatorPacket
 from .errors import RegistrationError
-from .library import Library
+from .kernels import fake_facet, kernel_facet, kernel_keys
+from .schema import FunctionSchema, Return, TensorType, Type, check_signature, map_tensors
 
 __all__ = [
+    "OpLike",
+    "Scope",
+    "commit",
     "install_operator_methods",
     "register_autograd",
     "register_fake",
@@ -51,7 +50,51 @@ __all__ = [
     "register_vjp",
 ]
 
+AnyOperator: TypeAlias = Operator[..., Any]
+OpLike: TypeAlias = str | AnyOperator | OperatorPacket | Registration
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Scope(Protocol):
+    """What binds the lifetime of registrations: a `Library`."""
+
+    def require_open(self) -> None:
+        """Raise if nothing can be registered any more."""
+        ...
+
+    def keep(self, registration: Registration) -> Registration:
+        """Remove a registration when this scope ends."""
+        ...
+
+
+def commit(
+    op: AnyOperator,
+    facets: Sequence[Facet],
+    source: Source,
+    lib: Scope | None = None,
+    override: bool = False,
+) -> list[Registration]:
+    """Register validated facets, all or none, and bind their lifetime to `lib`."""
+    if lib is not None:
+        lib.require_open()
+    made = ledger.register(op, facets, source=source, override=override)
+    if lib is not None:
+        for registration in made:
+            lib.keep(registration)
+    return made
+
+
+def _decorator(fn: Any, register: Callable[[Any], Any]) -> Any:
+    """Register `fn` and return it, or return a decorator that does."""
+
+    def decorate(function: F) -> F:
+        register(function)
+        return function
+
+    return decorate if fn is None else decorate(fn)
+
+
+# ---------------------------------------------------------------------- kernels and shapes
 
 
 def register_kernel(
@@ -60,9 +103,9 @@ def register_kernel(
     fn: Callable[..., Any] | None = None,
     /,
     *,
-    lib: Library | None = None,
+    lib: Scope | None = None,
     override: bool = False,
-    **entry: Any,
+    **options: Any,
 ) -> Any:
     """Register a kernel for one or several devices, or for all with None.
 
@@ -72,21 +115,45 @@ def register_kernel(
     devices : str, iterable of str, or None
         Device names or keys; None registers at ``CompositeExplicitAutograd``.
     fn : callable, optional
-        The kernel; without it a decorator is returned.
-    **entry
-        ``provider, dtypes, supports, priority, contiguous, dtype, on_alias``.
+        The kernel; without it a decorator is returned. At a device it receives that backend's
+        arrays (Tensors, if it is annotated so), with None it receives Tensors.
+    lib : Library, optional
+        Binds the lifetime of the registration.
+    override : bool
+        Stack on top of a kernel registered elsewhere.
+    **options
+        ``provider`` and ``priority``, by which several kernels at one key are told apart and
+        chosen; ``dtypes`` (a set, or one per argument) and ``supports`` (a predicate), which limit
+        the calls it takes; ``contiguous`` and ``dtype``, which prepare its arrays;
+        ``on_alias="copy"``, which copies a result that shares memory with an argument.
+
+    Returns
+    -------
+    Registration, or a list of them for several devices; the function if used as a decorator
+
+    Examples
+    --------
+    >>> import numpy as np, oplib
+    >>> with oplib.scoped_library("doc") as lib:
+    ...     norm = lib.define("norm(Tensor x) -> Tensor").op
+    ...     @norm.register_kernel("cpu", contiguous=True)
+    ...     def norm_cpu(x):
+    ...         return np.sqrt(x.ravel() @ x.ravel())
+    ...     norm(oplib.tensor([3.0, 4.0]))
+    Tensor(5.)
     """
     source = calling_source()
 
     def register(function: Callable[..., Any]) -> list[Registration]:
-        operator = resolve_operator(op)
-        keys = [COMPOSITE_EXPLICIT] if devices is None else kernel_keys(devices, "array")
-        return [
-            kept(attach_kernel(operator, function, key, entry, source, None, override), lib)
-            for key in keys
-        ]
+        operator = registry.resolve(op)
+        keys = [COMPOSITE_EXPLICIT] if devices is None else kernel_keys(devices)
+        facets = [kernel_facet(operator.schema, function, key, options) for key in keys]
+        return commit(operator, facets, source, lib, override)
 
-    return decorator_or_registration(fn, register)
+    if fn is None:
+        return _decorator(None, register)
+    made = register(fn)
+    return made[0] if len(made) == 1 else made
 
 
 def register_fake(
@@ -94,7 +161,7 @@ def register_fake(
     fn: Any = None,
     /,
     *,
-    lib: Library | None = None,
+    lib: Scope | None = None,
     override: bool = False,
 ) -> Any:
     """Register the fake rule: a function of Tensors without data that returns empty results.
@@ -104,10 +171,15 @@ def register_fake(
     as ``like("x")``. It reads no values, writes nothing, and returns no argument.
     """
     source = calling_source()
-    return decorator_or_function(
-        fn,
-        lambda function: kept(attach_fake(resolve_operator(op), function, source, override), lib),
-    )
+
+    def register(function: Any) -> None:
+        operator = registry.resolve(op)
+        commit(operator, [fake_facet(operator.schema, function)], source, lib, override)
+
+    return _decorator(fn, register)
+
+
+# ---------------------------------------------------------------------- gradients
 
 
 def register_vjp(
@@ -115,7 +187,7 @@ def register_vjp(
     fn: Any = None,
     /,
     *,
-    lib: Library | None = None,
+    lib: Scope | None = None,
     override: bool = False,
     materialize_grads: bool = True,
     **per_argument: Callable[..., Any] | None,
@@ -133,52 +205,37 @@ def register_vjp(
     For an operator that writes, an argument's name means its value before the call and
     ``new_<name>`` the value after; the rule is that of the functional twin.
 
+    Returns
+    -------
+    Registration for rules per argument; a single function is returned as it is
+
     Examples
     --------
     >>> import numpy as np, oplib
-    >>> lib = oplib.Library("doc", "FRAGMENT")
-    >>> _ = lib.define("product(Tensor x, Tensor y) -> Tensor")
-    >>> _ = lib.impl("product", np.multiply, "CPU")
-    >>> oplib.register_vjp("doc::product", x=lambda grad, y: grad * y, y=lambda grad, x: grad * x)
-    >>> x = oplib.tensor([2.0], requires_grad=True)
-    >>> oplib.ops.doc.product(x, oplib.tensor([5.0])).backward()
-    >>> x.grad
+    >>> with oplib.scoped_library("doc") as lib:
+    ...     product = lib.define("product(Tensor x, Tensor y) -> Tensor").op
+    ...     _ = product.register_kernel("cpu", np.multiply)
+    ...     _ = product.register_vjp(x=lambda grad, y: grad * y, y=lambda grad, x: grad * x)
+    ...     x = oplib.tensor([2.0], requires_grad=True)
+    ...     product(x, oplib.tensor([5.0])).backward()
+    ...     x.grad
     Tensor([5.])
-    >>> lib.close()
     """
     source = calling_source()
     if isinstance(fn, Mapping):
         per_argument, fn = {**fn, **per_argument}, None
-    if fn is None and not per_argument:
-
-        def decorate(function: F) -> F:
-            _register_vjp(op, function, {}, lib, override, materialize_grads, source)
-            return function
-
-        return decorate
     if fn is not None and per_argument:
         raise RegistrationError(
             "register_vjp takes one function for all arguments, or one for each"
         )
-    _register_vjp(op, fn, per_argument, lib, override, materialize_grads, source)
-    return fn
 
+    def register(fused: Any) -> Registration:
+        operator = registry.resolve(op)
+        rule = named_rule(operator.schema, fused, per_argument, materialize_grads)
+        function = dict(per_argument) if fused is None else fused
+        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)[0]
 
-def _register_vjp(
-    op: OpLike,
-    fused: Any,
-    per_argument: Mapping[str, Any],
-    lib: Library | None,
-    override: bool,
-    materialize_grads: bool,
-    source: Source,
-) -> None:
-    operator = resolve_operator(op)
-    check_facets_agree(operator, GRADIENT)
-    rule = named_rule(operator.schema, fused, per_argument, materialize_grads)
-    function = fused if fused is not None else dict(per_argument)
-    made = registry.register(operator, GRADIENT, function, rule, source=source, override=override)
-    kept(made, lib)
+    return register(None) if per_argument else _decorator(fn, register)
 
 
 def register_autograd(
@@ -187,7 +244,7 @@ def register_autograd(
     /,
     *,
     setup_context: Callable[..., Any] | None = None,
-    lib: Library | None = None,
+    lib: Scope | None = None,
     override: bool = False,
 ) -> Any:
     """Register a gradient rule in ctx style: ``backward(ctx, *grads)``.
@@ -198,16 +255,15 @@ def register_autograd(
     """
     source = calling_source()
 
-    def register(function: Callable[..., Any]) -> Registration:
-        operator = resolve_operator(op)
-        check_facets_agree(operator, GRADIENT)
+    def register(function: Callable[..., Any]) -> None:
+        operator = registry.resolve(op)
         rule = ctx_rule(operator.schema, function, setup_context)
-        made = registry.register(
-            operator, GRADIENT, function, rule, source=source, override=override
-        )
-        return kept(made, lib)
+        commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
 
-    return decorator_or_function(backward, register)
+    return _decorator(backward, register)
+
+
+# ---------------------------------------------------------------------- writes, views, samples
 
 
 def register_functional(
@@ -216,7 +272,7 @@ def register_functional(
     /,
     *,
     pre_state: bool = False,
-    lib: Library | None = None,
+    lib: Scope | None = None,
     override: bool = False,
 ) -> Any:
     """Register the functional twin of an operator that writes.
@@ -227,53 +283,108 @@ def register_functional(
     """
     source = calling_source()
 
-    def register(function: Any) -> Registration:
-        operator = resolve_operator(op)
+    def register(function: Any) -> None:
+        operator = registry.resolve(op)
         if not operator.schema.is_mutable:
             raise RegistrationError(f"{operator.qualname} writes nothing; a twin has no effect")
-        callee = function if callable(function) else resolve_operator(function)
-        payload = TwinRule(callee, pre_state)
-        made = registry.register(
-            operator, FUNCTIONAL, function, payload, source=source, override=override
-        )
-        return kept(made, lib)
+        is_operator = isinstance(function, str | Operator | OperatorPacket | Registration)
+        callee = registry.resolve(function) if is_operator else function
+        _check_twin(operator.schema, callee)
+        facet = Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))
+        commit(operator, [facet], source, lib, override)
 
-    return decorator_or_function(twin, register)
+    return _decorator(twin, register)
+
+
+def _check_twin(schema: FunctionSchema, twin: Any) -> None:
+    """Refuse a twin that does not take the arguments, or does not return the new values."""
+    if not isinstance(twin, Operator):
+        check_signature(twin, schema, "functional twin")
+        return
+    expected, given = _twin_schema(schema), twin.schema
+    takes = [(str(a.type), a.kwarg_only) for a in given.arguments]
+    same = takes == [(str(a.type), a.kwarg_only) for a in expected.arguments]
+    if not same or [r.type for r in given.returns] != [r.type for r in expected.returns]:
+        raise RegistrationError(
+            f"{given.qualname} is no functional twin of {schema}\n"
+            f"  expected  {expected}\n"
+            f"  got       {given}\n"
+            "  a twin takes the same arguments and returns the fresh results, then the new values"
+        )
+
+
+def _twin_schema(schema: FunctionSchema) -> FunctionSchema:
+    """Return the schema a functional twin has: nothing is written, new values are returned."""
+
+    def fresh(kind: Type) -> Type:
+        return map_tensors(kind, lambda tensor: TensorType())
+
+    arguments = tuple(replace(argument, type=fresh(argument.type)) for argument in schema.arguments)
+    returns = [
+        Return(fresh(each.type), each.name)
+        for i, each in enumerate(schema.returns)
+        if schema.returned_argument(i) is None
+    ]
+    returns += [Return(fresh(schema.argument(name).type)) for name in schema.mutated_arguments]
+    return FunctionSchema("", "twin", "", arguments, tuple(returns))
 
 
 def register_view(
-    op: OpLike, rule: Any = None, /, *, lib: Library | None = None, override: bool = False
+    op: OpLike, rule: Any = None, /, *, lib: Scope | None = None, override: bool = False
 ) -> Any:
     """Register the geometry of a view operator: ``rule(geometry, *others) -> Geometry``."""
     source = calling_source()
 
-    def register(function: Any) -> Registration:
-        operator = resolve_operator(op)
+    def register(function: Any) -> None:
+        operator = registry.resolve(op)
         if not operator.schema.is_view:
             raise RegistrationError(
                 f"{operator.qualname} is no view operator; declare it: Tensor(a) x -> Tensor(a)"
             )
-        made = registry.register(
-            operator, VIEW_RULE, function, function, source=source, override=override
-        )
-        return kept(made, lib)
+        count = len(operator.schema.arguments)
+        meaning = f"a geometry and the other {count - 1} arguments, by position"
+        _require_positional(operator, function, "view rule", count, meaning)
+        commit(operator, [Facet(VIEW_RULE, function, function)], source, lib, override)
 
-    return decorator_or_function(rule, register)
+    return _decorator(rule, register)
 
 
 def register_samples(
-    op: OpLike, fn: Any = None, /, *, lib: Library | None = None, override: bool = False
+    op: OpLike, fn: Any = None, /, *, lib: Scope | None = None, override: bool = False
 ) -> Any:
     """Register a function that yields ``(args, kwargs)`` of valid calls, for `opcheck`."""
     source = calling_source()
 
-    def register(function: Any) -> Registration:
-        made = registry.register(
-            resolve_operator(op), SAMPLES, function, function, source=source, override=override
-        )
-        return kept(made, lib)
+    def register(function: Any) -> None:
+        operator = registry.resolve(op)
+        _require_positional(operator, function, "samples", 0, "no argument")
+        commit(operator, [Facet(SAMPLES, function, function)], source, lib, override)
 
-    return decorator_or_function(fn, register)
+    return _decorator(fn, register)
+
+
+def _require_positional(
+    op: AnyOperator, function: Any, what: str, count: int, meaning: str
+) -> None:
+    """Refuse what cannot be called with `count` positional arguments."""
+    if not callable(function):
+        raise RegistrationError(
+            f"{op.qualname}: {what} must be callable, got {short_repr(function)}"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a built-in that does not tell
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        raise RegistrationError(
+            f"{op.qualname}: {what} at {function_site(function)} must take {meaning}\n"
+            f"  its signature is {signature}"
+        ) from None
+
+
+# ---------------------------------------------------------------------- methods
 
 
 def install_operator_methods() -> None:

@@ -1,48 +1,40 @@
-"""Libraries: where operators are defined, and how long registrations live.
+"""Registration: how operators come to exist.
 
-Three verbs make an operator. `define` (or `Library.define`) gives it a schema, `impl` gives it
-kernels, the ``register_*`` functions of `facet_registration.py` give it everything else;
-`custom_op` does the first two at once from one function. Each validates first and commits last,
+Two verbs: `define` (or `Library.define`) makes an operator from a schema, `impl` gives it kernels.
+`custom_op` in `custom.py` does both at once from one function, ``register_*`` in
+`facet_registration.py` adds everything else. Each of them validates first and commits last,
 remembers the file:line it was called from, and can be undone.
 
-Imports floors 0 to 3, `attach.py`. Read next: `facet_registration.py`.
+Imports floors 0 to 3, `kernels.py`, `definitions.py`, `facet_registration.py`. Read next:
+`custom.py`.
 """
 
 from __future__ import annotations
 
-import inspect
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from . import _state
-from ._text import did_you_mean
-from .attach import OpLike, attach_kernel, decorator_or_registration, kept, resolve_operator
-from .dispatch import registry
-from .dispatch.bind import signature_of
-from .dispatch.facets import Registration, Source, calling_source
+from ._text import did_you_mean, short_repr
+from .definitions import described, is_identifier, split_name
+from .dispatch import ledger, pending, registry
+from .dispatch.facets import Registration, Source, Undoable, calling_source
 from .dispatch.keys import COMPOSITE_IMPLICIT, canonical_key
-from .dispatch.operator import Operator
-from .dispatch.tags import TagsLike, normalize_effects, normalize_tags
-from .errors import RegistrationError
-from .schema import FunctionSchema, parse
+from .dispatch.tags import TagsLike
+from .errors import ArgumentError, RegistrationError
+from .facet_registration import AnyOperator, OpLike, commit
+from .kernels import kernel_facet, kernel_keys
+from .schema import parse
 
-__all__ = [
-    "Library",
-    "define",
-    "define_operator",
-    "impl",
-    "override",
-    "scoped_library",
-    "split_name",
-]
+__all__ = ["Library", "define", "impl", "override", "scoped_library"]
 
-AnyOperator = Operator[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _KINDS: Final = ("DEF", "FRAGMENT", "IMPL")
+_fresh_namespaces: Final = itertools.count()
 
 
 # ---------------------------------------------------------------------- libraries
@@ -79,22 +71,25 @@ class Library:
     """
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
-        source = calling_source()
+        self.source = calling_source()
         if kind not in _KINDS:
-            raise RegistrationError(
-                f"a library is DEF, FRAGMENT or IMPL, got {kind!r}{did_you_mean(str(kind), _KINDS)}"
-            )
-        _check_identifier(ns, "a namespace")
+            hint = did_you_mean(str(kind), _KINDS)
+            raise RegistrationError(f"a library is DEF, FRAGMENT or IMPL, got {kind!r}{hint}")
+        if not is_identifier(ns):
+            raise RegistrationError(f"a namespace is an identifier, got {short_repr(ns)}")
         if dispatch_key and kind != "IMPL":
-            raise RegistrationError(f"a {kind} library takes no dispatch key; use kind 'IMPL'")
-        if kind == "DEF":
-            _claim_namespace(ns, self, source)
+            raise RegistrationError(
+                f"a {kind} library takes no dispatch key, got {dispatch_key!r}; use kind "
+                "'IMPL', or name the key in impl"
+            )
         self.ns = ns
         self.kind = kind
         self.dispatch_key = canonical_key(dispatch_key) if dispatch_key else ""
-        self.source = source
-        self._undo: list[Callable[[], None]] = []
+        self._kept: list[Undoable] = []
+        self._prune_at = 64
         self._closed_at: Source | None = None
+        if kind == "DEF":
+            _claim_namespace(self)
 
     def define(
         self,
@@ -105,6 +100,17 @@ class Library:
         override: bool = False,
     ) -> Registration:
         """Define an operator of this namespace from its schema.
+
+        Parameters
+        ----------
+        schema : str
+            ``"name(...) -> ..."`` or ``"name.overload(...) -> ..."``.
+        tags : Tag, str, or iterable of them
+            What passes may assume.
+        effects : None, str, or iterable of str
+            Side effects by name; None derives them, ``()`` declares that there are none.
+        override : bool
+            Stack on top of a definition made elsewhere.
 
         Returns
         -------
@@ -119,17 +125,30 @@ class Library:
             If the operator is defined elsewhere, or this library cannot define.
         """
         source = calling_source()
+        self.require_open()
         if self.kind == "IMPL":
-            raise RegistrationError(f"an IMPL library cannot define {schema!r}; use FRAGMENT")
+            raise RegistrationError(
+                f"an IMPL library cannot define {schema!r}; use kind 'FRAGMENT'"
+            )
         parsed = parse(schema)
         if parsed.namespace and parsed.namespace != self.ns:
             raise RegistrationError(
                 f"{parsed.qualname} does not belong to namespace {self.ns!r} of this library"
             )
         named = parsed.named(self.ns, parsed.name, parsed.overload_name)
-        return self.keep(define_operator(named, tags, effects, source, override))
+        made = ledger.define(described(named, tags, effects), source=source, override=override)
+        self.keep(made)
+        return made
 
-    def impl(self, op: OpLike, fn: Callable[..., Any], key: str = "", **entry: Any) -> Registration:
+    def impl(
+        self,
+        op: OpLike,
+        fn: Callable[..., Any],
+        key: str = "",
+        *,
+        override: bool = False,
+        **options: Any,
+    ) -> Registration | pending.PendingKernel:
         """Register a kernel for an operator of this namespace.
 
         Parameters
@@ -141,65 +160,102 @@ class Library:
         key : str
             A dispatch key or device name; ``CompositeImplicitAutograd`` when neither this nor the
             library names one.
-        **entry
-            ``provider, dtypes, supports, priority, contiguous, dtype, on_alias``.
+        override : bool
+            Stack on top of a kernel registered elsewhere.
+        **options
+            As for `register_kernel`.
+
+        Returns
+        -------
+        Registration
+            Of an ``IMPL`` library given a name, a handle that follows the definitions of that name.
         """
         source = calling_source()
+        self.require_open()
         key = self._key(key)
-        name = self._qualify(op)
-        if isinstance(name, str) and self.kind == "IMPL" and not registry.has_op(name):
-            return self._impl_later(name, fn, key, entry, source)  # type: ignore[no-any-return]
-        return self.keep(attach_kernel(resolve_operator(name), fn, key, entry, source))
+        name = self._qualified(op)
+        if isinstance(op, str) and self.kind == "IMPL":
+            return self._follow(name, fn, key, options, source, override)
+        operator = registry.resolve(op if not isinstance(op, str) else name)
+        facet = kernel_facet(operator.schema, fn, key, options)
+        return commit(operator, [facet], source, self, override)[0]
 
     def _key(self, key: str) -> str:
+        """Return the canonical key of a kernel."""
         if not key:
             return self.dispatch_key or COMPOSITE_IMPLICIT
         key = canonical_key(key)
         if self.dispatch_key and key != self.dispatch_key:
             raise RegistrationError(
-                f"this library implements {self.dispatch_key}; {key} is inconsistent with that"
+                f"this library implements {self.dispatch_key} ({self.source}); {key} is "
+                "inconsistent with that, use another library"
             )
         return key
 
-    def _qualify(self, op: OpLike) -> OpLike:
-        if isinstance(op, str) and "::" not in op:
-            return f"{self.ns}::{op}"
-        name = (
-            op
-            if isinstance(op, str)
-            else op.qualname
-            if not isinstance(op, Registration)
-            else str(op)
-        )
-        if not name.startswith(self.ns + "::"):
-            raise RegistrationError(f"{name} does not belong to namespace {self.ns!r}")
-        return op
+    def _qualified(self, op: OpLike) -> str:
+        """Return the qualified name that `op` means, which is of this namespace."""
+        if isinstance(op, str):
+            name = op if "::" in op else f"{self.ns}::{op}"
+        else:
+            name = registry.resolve(op).qualname
+        if not name.startswith(f"{self.ns}::"):
+            raise RegistrationError(
+                f"{name} does not belong to namespace {self.ns!r} of this library"
+            )
+        return name.removesuffix(".default")
 
-    def _impl_later(
-        self, name: str, fn: Callable[..., Any], key: str, entry: dict[str, Any], source: Source
-    ) -> Any:
-        def attach(op: AnyOperator) -> None:
-            self.keep(attach_kernel(op, fn, key, entry, source))
+    def _follow(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        key: str,
+        options: dict[str, Any],
+        source: Source,
+        override: bool,
+    ) -> Registration | pending.PendingKernel:
+        """Keep a kernel for every operator of this name, the present one included."""
+        if not callable(fn):
+            raise RegistrationError(f"the kernel for {name} is not callable: {short_repr(fn)}")
 
-        undo = registry.add_pending(registry.PendingKernel(name, key, source, attach))
-        self._undo.append(undo)
-        return None
+        def attach(op: AnyOperator) -> Registration:
+            facet = kernel_facet(op.schema, fn, key, options)
+            return ledger.register(op, [facet], source=source, override=override)[0]
 
-    def keep(self, registration: Registration) -> Registration:
-        """Bind the lifetime of a registration to this library."""
+        kernel = pending.PendingKernel(name, key, fn, source, attach)
+        present = registry.get_op(name) if registry.has_op(name) else None
+        if present is not None:
+            kernel.qualname = present.qualname
+            kernel.registration = attach(present)
+        pending.add(kernel)
+        self.keep(kernel)
+        return kernel
+
+    # ------------------------------------------------------------------ lifetime
+
+    def require_open(self) -> None:
+        """Raise `RegistrationError` if this library is closed."""
         if self._closed_at is not None:
-            registration.remove()
-            raise RegistrationError(f"this library was closed at {self._closed_at}")
-        self._undo.append(registration.remove)
-        return registration
+            raise RegistrationError(
+                f"library {self.ns!r} ({self.kind}, {self.source}) was closed at "
+                f"{self._closed_at}; nothing can be registered through it"
+            )
+
+    def keep(self, made: Any) -> Any:
+        """Bind the lifetime of a registration to this library."""
+        self._kept.append(made)
+        if len(self._kept) > self._prune_at:
+            self._kept = [each for each in self._kept if _is_alive(each)]
+            self._prune_at = 64 + 2 * len(self._kept)
+        return made
 
     def close(self) -> None:
         """Remove everything registered through this library, newest first; idempotent."""
         if self._closed_at is None:
             self._closed_at = calling_source()
-            while self._undo:
-                self._undo.pop()()
-            _release_namespace(self)
+            while self._kept:
+                self._kept.pop().remove()
+            if _owners.get(self.ns) is self:
+                del _owners[self.ns]
 
     def __enter__(self) -> Self:
         return self
@@ -213,33 +269,32 @@ class Library:
         self.close()
 
     def __repr__(self) -> str:
-        state = " (closed)" if self._closed_at else ""
-        return f"<Library {self.ns!r} {self.kind} {self.dispatch_key}{state}>"
+        key = f" at {self.dispatch_key}" if self.dispatch_key else ""
+        state = "" if self._closed_at is None else ", closed"
+        return f"<{self.kind} library {self.ns!r}{key}, {self.source}{state}>"
 
 
-_namespace_owners: Final[dict[str, Library]] = {}
+def _is_alive(made: Undoable) -> bool:
+    return not isinstance(made, Registration) or made.active
 
 
-def _claim_namespace(ns: str, library: Library, source: Source) -> None:
+_owners: Final[dict[str, Library]] = {}
+"""The live ``DEF`` library of each namespace."""
+
+
+def _claim_namespace(library: Library) -> None:
+    ns = library.ns
     if ns == "std":
         raise RegistrationError("namespace 'std' is oplib's own; use kind 'FRAGMENT' to add to it")
-    owner = _namespace_owners.get(ns)
-    if owner is not None and not owner.source.same_as(source):
+    owner = _owners.get(ns)
+    if owner is not None and not owner.source.same_as(library.source):
         raise RegistrationError(
-            f"namespace {ns!r} has an owner already\n  there  {owner.source}\n  here   {source}\n"
-            "  use kind 'FRAGMENT' to add operators to it"
+            f"namespace {ns!r} has an owner already\n"
+            f"  there  {owner.source}\n"
+            f"  here   {library.source}\n"
+            "  close() the first, or use kind 'FRAGMENT' to add operators to it"
         )
-    _namespace_owners[ns] = library
-
-
-def _release_namespace(library: Library) -> None:
-    if _namespace_owners.get(library.ns) is library:
-        del _namespace_owners[library.ns]
-
-
-def _check_identifier(text: object, what: str) -> None:
-    if not isinstance(text, str) or not text.isidentifier() or not text.isascii():
-        raise RegistrationError(f"{what} is an identifier, got {text!r}")
+    _owners[ns] = library
 
 
 @contextmanager
@@ -247,17 +302,9 @@ def scoped_library(
     ns: str | None = None, kind: str = "FRAGMENT", dispatch_key: str = ""
 ) -> Iterator[Library]:
     """Yield a library that is closed on exit; without `ns` in a fresh namespace."""
-    if ns is None:
-        known = {name.partition("::")[0] for name in registry.list_ops()}
-        ns = next(f"scoped_{i}" for i in range(len(known) + 1) if f"scoped_{i}" not in known)
-    with Library(ns, kind, dispatch_key) as library:
+    fresh = f"scoped_{next(_fresh_namespaces)}"
+    with Library(fresh if ns is None else ns, kind, dispatch_key) as library:
         yield library
-
-
-@dataclass(slots=True)
-class _OverrideScope:
-    names: frozenset[str]
-    made: list[Registration] = field(default_factory=list)
 
 
 @contextmanager
@@ -270,8 +317,20 @@ def override(*names: str, keep: bool = False) -> Iterator[None]:
         Qualified names.
     keep : bool
         Keep what was registered inside.
+
+    Examples
+    --------
+    >>> import oplib
+    >>> with oplib.override("std::exp"):
+    ...     _ = oplib.Library("std", "FRAGMENT").impl("exp", lambda x: x * 0, "CPU")
+    ...     oplib.exp(oplib.ones(2))
+    Tensor([0., 0.])
+    >>> oplib.exp(oplib.zeros(2))
+    Tensor([1., 1.])
     """
-    scope = _OverrideScope(frozenset(names))
+    for name in names:
+        registry.has_op(name)  # a built-in that was not touched yet is defined now, outside
+    scope = ledger.OverrideScope(frozenset(name.removesuffix(".default") for name in names))
     try:
         with _state.enter(_state.current().with_config(override=scope)):
             yield
@@ -281,7 +340,7 @@ def override(*names: str, keep: bool = False) -> Iterator[None]:
                 registration.remove()
 
 
-# ---------------------------------------------------------------------- defining
+# ---------------------------------------------------------------------- define and impl
 
 
 def define(
@@ -293,56 +352,24 @@ def define(
     effects: Any = None,
     override: bool = False,
 ) -> Registration:
-    """Define an operator from a qualified name and a nameless schema ``"(...) -> ..."``."""
+    """Define an operator from a qualified name and a nameless schema ``"(...) -> ..."``.
+
+    >>> import oplib
+    >>> oplib.define("doc::scale", "(Tensor x, float by=1.0) -> Tensor").op
+    <Operator doc::scale(Tensor x, float by=1.0) -> Tensor>
+    """
     source = calling_source()
     namespace, name, overload_name = split_name(qualname, "define")
-    parsed = parse(schema, nameless=True).named(namespace, name, overload_name)
-    return kept(define_operator(parsed, tags, effects, source, override), lib)
-
-
-def split_name(qualname: str, who: str) -> tuple[str, str, str]:
-    """Return namespace, name and overload of a qualified name that `who` was given."""
-    form = f"{who} takes a name of the form 'ns::name' or 'ns::name.overload', got {qualname!r}"
-    if not isinstance(qualname, str) or qualname.count("::") != 1:
-        raise RegistrationError(form)
-    namespace, rest = qualname.split("::")
-    name, dot, overload_name = rest.partition(".")
-    parts = [namespace, name, *([overload_name] if dot else [])]
-    if not all(part.isidentifier() and part.isascii() for part in parts):
-        raise RegistrationError(form)
-    if overload_name == "default":
-        raise RegistrationError(f"{form}; the unnamed overload is written without a dot")
-    return namespace, name, overload_name
-
-
-def define_operator(
-    schema: FunctionSchema, tags: TagsLike, effects: Any, source: Source, override: bool
-) -> Registration:
-    """Define an operator from a parsed schema, its tags and effects checked."""
-    registration = registry.define(
-        schema,
-        tags=normalize_tags(tags, schema),
-        effects=normalize_effects(effects, schema),
-        source=source,
-        override=override,
-    )
-    op = registration.op
-    op.__signature__ = signature_of(schema)
-    op.__module__ = _module_of_caller()
-    return registration
-
-
-def _module_of_caller() -> str:
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("oplib"):
-        name = frame.f_globals["__name__"]
-        if name.startswith("oplib.std.") and name != "oplib.std.declare":
-            break
-        frame = frame.f_back
-    return frame.f_globals.get("__name__", "__main__") if frame is not None else "__main__"
-
-
-# ---------------------------------------------------------------------- kernels
+    if lib is not None:
+        lib.require_open()
+    if not isinstance(schema, str) or not schema.lstrip().startswith("("):
+        raise RegistrationError(
+            f'define({qualname!r}, ...) takes a schema without a name, "(Tensor x) -> Tensor", '
+            f"got {short_repr(schema)}"
+        )
+    named = parse(schema, nameless=True).named(namespace, name, overload_name)
+    made = ledger.define(described(named, tags, effects), source=source, override=override)
+    return made if lib is None else lib.keep(made)
 
 
 def impl(*args: Any, **kwargs: Any) -> Any:
@@ -369,9 +396,12 @@ def impl(*args: Any, **kwargs: Any) -> Any:
     return _impl_by_name(*args, **kwargs)
 
 
-def _impl_in_library(lib: Library, op: OpLike, key: str = "", **entry: Any) -> Callable[[F], F]:
+def _impl_in_library(lib: Library, op: OpLike, key: str = "", **options: Any) -> Callable[[F], F]:
+    if not isinstance(key, str):
+        raise ArgumentError(f"impl(lib, op, key) takes one key, got {short_repr(key)}")
+
     def decorate(fn: F) -> F:
-        lib.impl(op, fn, key, **entry)
+        lib.impl(op, fn, key, **options)
         return fn
 
     return decorate
@@ -383,14 +413,22 @@ def _impl_by_name(
     fn: Callable[..., Any] | None = None,
     *,
     lib: Library | None = None,
-    **entry: Any,
+    override: bool = False,
+    **options: Any,
 ) -> Any:
     source = calling_source()
-    names = [keys] if isinstance(keys, str) else list(keys)
-    canonical = [canonical_key(name) for name in names]
+    names = kernel_keys(keys)
 
     def register(function: Callable[..., Any]) -> list[Registration]:
-        operator = resolve_operator(op)
-        return [kept(attach_kernel(operator, function, k, entry, source), lib) for k in canonical]
+        operator = registry.resolve(op)
+        facets = [kernel_facet(operator.schema, function, key, options) for key in names]
+        return commit(operator, facets, source, lib, override)
 
-    return decorator_or_registration(fn, register)
+    def decorate(function: F) -> F:
+        register(function)
+        return function
+
+    if fn is None:
+        return decorate
+    made = register(fn)
+    return made[0] if len(made) == 1 else made

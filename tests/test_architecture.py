@@ -55,8 +55,8 @@ FLOORS: Floors = (
     (
         package(
             "dispatch",
-            "keys tags facets gradient_rule operator registry source convert bind interpreter "
-            "plan explain",
+            "keys tags facets preference gradient_rule operator packet ledger registry pending "
+            "source ranks convert describe lifting bind choice interpreter plan overload explain",
         ),
     ),
     # 3: tensors
@@ -70,14 +70,14 @@ FLOORS: Floors = (
     # 4: registration
     (
         joined(
-            loose("attach library facet_registration custom"),
+            loose("kernels definitions facet_registration library custom"),
             package("shapes", "spec functions builders"),
             package("prims", "declare arithmetic views addresses writing"),
         ),
     ),
     # 5: stages and interpreters
     (
-        package("backends", "entries results stage numpy"),
+        package("backends", "arrays entries results missing host stage numpy registration"),
         package(
             "autograd",
             "guard modes wrapper gradients observe engine family general_grad hooks returned "

@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 
 from .. import _state
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.keys import AUTOGRAD, CPU, VIEW
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.source import generate, local_name
 from ..errors import AliasError, AutogradError

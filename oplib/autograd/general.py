@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.facets import GradientRule
 from ..dispatch.gradient_rule import written_unreturned
 from ..dispatch.keys import AUTOGRAD
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator, Plan
 from ..dtypes import is_inexact
 from ..tensor.grad_meta import AutogradMeta, NodeKind, WideGradNode, move_retained, new_meta

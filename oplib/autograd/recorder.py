@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from .. import _state
 from .._tree import tree_map
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.facets import GradientRule
 from ..dispatch.gradient_rule import rule_names, written_unreturned
 from ..dispatch.keys import AUTOGRAD
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..errors import AutogradError
 from ..shapes import TensorSpec

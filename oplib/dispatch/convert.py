@@ -1,17 +1,18 @@
 """Conversion of call arguments: one small function per schema type.
 
 `converter(type, lift)` composes them once per argument. A converter returns the value a kernel
-receives, or raises `Misfit`; `bind.py` turns that into an `ArgumentError` with operator and
+receives, or raises `Misfit`; `lifting.py` turns that into an `ArgumentError` with operator and
 argument. Containers are fresh per call, tensors inside keep identity.
 
-Imports floors 0 and 1, `keys.py`. Read next: `bind.py`.
+Imports floors 0 and 1, `keys.py`, `operator.py`, `ranks.py`. Read next: `describe.py`.
 """
 
 from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -31,10 +32,13 @@ from ..schema import (
     Type,
     UnionType,
     opaque_class,
+    tensors_of,
 )
 from .keys import AUTOGRAD
+from .operator import hooks
+from .ranks import rank
 
-__all__ = ["MISSING", "Converter", "Misfit", "converter"]
+__all__ = ["MISSING", "Converter", "Misfit", "converter", "exact_type"]
 
 Converter: TypeAlias = Callable[[Any], Any]
 
@@ -71,7 +75,7 @@ def converter(kind: Type, lift: Converter) -> Converter:
     if isinstance(kind, ListType):
         return _list(kind, converter(kind.element, lift))
     if isinstance(kind, TupleType):
-        return _tuple([converter(element, lift) for element in kind.elements])
+        return _tuple(kind, [converter(element, lift) for element in kind.elements])
     if isinstance(kind, DictType):
         return _dict(_BASIC[str(kind.key)], converter(kind.value, lift))
     if isinstance(kind, UnionType):
@@ -86,11 +90,12 @@ def _number(value: Any) -> Any:
     """Return the Python number in a NumPy scalar or a 0-d tensor or array; others unchanged."""
     if isinstance(value, np.generic):
         return value.item()
-    if hasattr(value, "_keys") or isinstance(value, np.ndarray):
+    tensor = isinstance(value, hooks.tensor)
+    if tensor or isinstance(value, np.ndarray):
         if value.ndim != 0:
             raise Misfit(hint="a tensor here must be 0-d; index it or reduce it")
-        if hasattr(value, "_keys") and value._keys & AUTOGRAD & _state.current().mask:
-            raise Misfit(hint="its gradient would be lost; pass x.item()")
+        if tensor and value.requires_grad and _state.current().mask & AUTOGRAD:
+            raise Misfit(hint="it requires grad, and its gradient would be lost; pass x.item()")
         return value.item()
     return value
 
@@ -134,7 +139,7 @@ def _bool(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Any:
-    if hasattr(value, "_keys"):
+    if isinstance(value, hooks.tensor):
         raise Misfit("a number", "pass x.item()")
     value = _number(value)
     if isinstance(value, bool | int | float | complex):
@@ -230,44 +235,67 @@ def _optional(convert: Converter) -> Converter:
 
 def _list(kind: ListType, convert: Converter) -> Converter:
     size = kind.size
+    exact = exact_type(kind.element)
 
     def convert_list(value: Any) -> list[Any]:
         if type(value) is not list and type(value) is not tuple:
             value = _as_sequence(value, kind, convert)
-        if size is not None and size > 1 and len(value) not in (size, 0):
-            raise Misfit(f"{kind}", f"give {size} values, or one to repeat; got {len(value)}")
-        return [convert(element) for element in value]
+        if size is not None and size > 1 and len(value) != size:
+            raise Misfit(str(kind), f"give {size} values, or one to repeat; got {len(value)}")
+        if exact is None:
+            return [convert(element) for element in value]
+        return [e if type(e) is exact else convert(e) for e in value]
 
     return convert_list
 
 
+def exact_type(kind: Type) -> type | None:
+    """Return the Python type whose values need no conversion, if there is one."""
+    if isinstance(kind, ClassType):
+        return opaque_class(kind.name)
+    return _EXACT.get(kind.name) if isinstance(kind, BasicType) else None
+
+
+_EXACT: Final[dict[str, type]] = {
+    "int": int,
+    "SymInt": int,
+    "float": float,
+    "bool": bool,
+    "SymBool": bool,
+    "str": str,
+    "complex": complex,
+}
+
+
 def _as_sequence(value: Any, kind: ListType, convert: Converter) -> Any:
     """Return the elements of a value given for a list that is no list or tuple."""
+    tensor = isinstance(value, hooks.tensor)
     if (
         isinstance(value, np.ndarray)
         and value.ndim == 1
         and not isinstance(kind.element, TensorType)
     ):
         return value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return list(value)
-    if kind.size is not None and not hasattr(value, "_keys"):
+    if kind.size is not None and (not tensor or value.ndim == 0 or _holds_tensors(kind)):
         return [convert(value)] * kind.size
-    if hasattr(value, "_keys"):
-        if kind.size is not None and value.ndim == 0:
-            return [convert(value)] * kind.size
+    if tensor:
         raise Misfit(str(kind), "write list(x), or [x] for a list of one")
-    raise Misfit(str(kind), "" if value is None else f"write [{value!r}]" if _short(value) else "")
+    if isinstance(value, Set | Iterator):
+        raise Misfit(str(kind), "write list(...) around it: its order or length is not fixed")
+    fits = isinstance(value, int | float | str) and str(kind.element) != "Tensor"
+    raise Misfit(str(kind), f"write [{value!r}] for a list of one" if fits else "")
 
 
-def _short(value: Any) -> bool:
-    return isinstance(value, int | float | str)
+def _holds_tensors(kind: ListType) -> bool:
+    return any(True for _ in tensors_of(kind))
 
 
-def _tuple(converters: list[Converter]) -> Converter:
+def _tuple(kind: TupleType, converters: list[Converter]) -> Converter:
     def convert(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, tuple | list) or len(value) != len(converters):
-            raise Misfit(hint=f"give a tuple of {len(converters)}")
+            raise Misfit(str(kind), f"give a tuple of {len(converters)}")
         return tuple([c(element) for c, element in zip(converters, value, strict=True)])
 
     return convert
@@ -283,21 +311,20 @@ def _dict(convert_key: Converter, convert_value: Converter) -> Converter:
 
 
 def _union(kind: UnionType, converters: list[Converter]) -> Converter:
-    """Return a conversion that prefers the member whose value comes back unchanged."""
+    """Return a conversion to the member that the value is nearest to."""
 
     def convert(value: Any) -> Any:
-        taken = []
-        for member in converters:
-            try:
-                taken.append(member(value))
-            except (Misfit, ArgumentError):
-                continue
-        exact = [result for result in taken if result is value or type(result) is type(value)]
-        candidates = exact or taken
-        if not candidates:
+        taken: list[tuple[int, Any]] = []
+        for member, conversion in zip(kind.members, converters, strict=True):
+            with suppress(Misfit, ArgumentError):
+                converted = conversion(value)
+                taken.append((rank(member, value), converted))
+        if not taken:
             raise Misfit(str(kind))
-        if len({type(candidate) for candidate in candidates}) > 1:
+        best = min(distance for distance, _ in taken)
+        nearest = [converted for distance, converted in taken if distance == best]
+        if len(nearest) > 1:
             raise Misfit(str(kind), "two members take it equally well; convert it first")
-        return candidates[0]
+        return nearest[0]
 
     return convert

@@ -9,15 +9,17 @@ Imports floor 0. Read next: `operator.py`.
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
-from .._text import caller_site, is_internal_file
+from .._text import shorten_path
 
 __all__ = [
     "AUTOCAST_RULE",
@@ -30,12 +32,14 @@ __all__ = [
     "VIEW_RULE",
     "BackwardRule",
     "Convention",
+    "Facet",
     "GradientRule",
     "Kernel",
     "KernelEntry",
     "Registration",
     "Source",
     "TwinRule",
+    "calling_source",
 ]
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -53,22 +57,25 @@ VIEW_RULE: Final = "view rule"
 SAMPLES: Final = "samples"
 
 
+# ---------------------------------------------------------------------- where it was made
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where a registration was made: the innermost frame outside oplib.
+    """Where a registration was made: the innermost frame outside the registration machinery.
 
-    `run` identifies one execution of the file (its module code object), so that a reload can be
-    told from a second registration in the same run.
+    `run` stands for one execution of the file, so that a reload can be told from a second
+    registration in the same run; None if that cannot be seen.
     """
 
     file: str
     line: int
-    site: str
+    module: str
     run: object
     interactive: bool
 
     def __str__(self) -> str:
-        return self.site
+        return f"{shorten_path(self.file)}:{self.line}"
 
     def same_as(self, other: Source) -> bool:
         """Return whether `self` re-executes what `other` executed, so it may replace it silently.
@@ -79,29 +86,56 @@ class Source:
             return True
         if self.file != other.file:
             return False
-        return self.line == other.line or self.run is not other.run
+        if self.line == other.line:
+            return True
+        return None not in (self.run, other.run) and self.run is not other.run
+
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MACHINERY: Final = (
+    "<oplib",
+    *(_PACKAGE + package + os.sep for package in ("backends", "dispatch", "schema", "tensor")),
+    *(
+        _PACKAGE + module
+        for module in ("custom", "definitions", "facet_registration", "kernels", "library")
+    ),
+    *(_PACKAGE + os.path.join(package, "declare.py") for package in ("prims", "std")),
+)
 
 
 def calling_source() -> Source:
-    """Return the `Source` of the innermost frame outside oplib."""
+    """Return the `Source` of the innermost frame outside the registration machinery.
+
+    Operators of oplib itself are registered by files of oplib; those are sources like any other.
+    """
     frame: FrameType = sys._getframe(1)
-    while frame.f_back is not None and is_internal_file(frame.f_code.co_filename):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_MACHINERY):
         frame = frame.f_back
     names = frame.f_globals
-    interactive = names.get("__name__") == "__main__" and "__file__" not in names
-    file = frame.f_code.co_filename
-    return Source(file, frame.f_lineno, caller_site(), _module_code(frame), interactive)
+    module = str(names.get("__name__", "__main__"))
+    interactive = module == "__main__" and "__file__" not in names
+    return Source(frame.f_code.co_filename, frame.f_lineno, module, _run_of(frame), interactive)
 
 
-def _module_code(frame: FrameType) -> object:
-    """Return the code object of the module whose execution led to `frame`, as far as it shows."""
+def _run_of(frame: FrameType) -> object:
+    """Return what is one object per execution of the file of `frame`, as far as it can be seen.
+
+    A reload gives a module a new spec. Where there is none (scripts, ``exec``), it is the code of
+    the module, if that is still running.
+    """
+    spec = frame.f_globals.get("__spec__")
+    if spec is not None:
+        return spec
     file = frame.f_code.co_filename
     walk: FrameType | None = frame
     while walk is not None:
         if walk.f_code.co_name == "<module>" and walk.f_code.co_filename == file:
             return walk.f_code
         walk = walk.f_back
-    return frame.f_code
+    return None
+
+
+# ---------------------------------------------------------------------- what can be attached
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,56 +221,39 @@ class TwinRule:
     pre_state: bool = False
 
 
-class Registration:
-    """The record of one registration and its undo.
+@dataclass(frozen=True, slots=True, eq=False)
+class Facet:
+    """One thing to attach to an operator, validated: what the registry commits.
 
-    ``remove()`` takes it back, in any order relative to others, and exposes the one it had
-    overridden. Used as a context manager it removes itself on exit.
+    `function` is what the author gave, `payload` what stages read.
     """
 
-    __slots__ = (
-        "_undo",
-        "active",
-        "facet",
-        "function",
-        "key",
-        "op",
-        "payload",
-        "provider",
-        "source",
-    )
-
-    def __init__(
-        self,
-        op: Any,
-        facet: str,
-        key: str,
-        provider: str,
-        function: Any,
-        payload: Any,
-        source: Source,
-        undo: Callable[[Registration], None],
-    ) -> None:
-        self.op = op
-        self.facet = facet
-        self.key = key
-        self.provider = provider
-        self.function = function
-        self.payload = payload
-        self.source = source
-        self.active = True
-        self._undo = undo
+    kind: str
+    function: Any
+    payload: Any
+    key: str = ""
+    provider: str = "default"
 
     @property
-    def slot(self) -> tuple[str, str, str]:
-        """What this registration competes for on its operator."""
-        return (self.facet, self.key, self.provider)
+    def slot(self) -> Slot:
+        """What this facet competes for on its operator."""
+        return (self.kind, self.key, self.provider)
+
+
+Slot: TypeAlias = tuple[str, str, str]
+_serials: Final = itertools.count()
+
+
+class Undoable:
+    """Something with a ``remove()`` that also works as a context manager."""
+
+    __slots__ = ()
 
     def remove(self) -> None:
-        """Undo the registration; calling it again does nothing."""
-        self._undo(self)
+        """Undo; calling it again does nothing."""
+        raise NotImplementedError
 
-    def __enter__(self) -> Registration:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -247,6 +264,79 @@ class Registration:
     ) -> None:
         self.remove()
 
+
+class Registration(Undoable):
+    """The record of one registration and its undo.
+
+    ``remove()`` takes it back, in any order relative to others, and exposes the one it had
+    overridden. Used as a context manager it removes itself on exit.
+
+    Attributes
+    ----------
+    op : Operator
+    facet, key, provider : str
+        What it competes for: ``"kernel"`` at a key from a provider, ``"fake rule"``, ...
+    function : object
+        What was registered.
+    source : Source
+        The file:line it was registered at.
+    active : bool
+        Whether it is still in the stack of its slot.
+    serial : int
+        Age: newer registrations have higher numbers; one that replaces keeps its predecessor's.
+    """
+
+    __slots__ = ("_facet", "_undo", "active", "op", "serial", "source")
+
+    def __init__(
+        self, op: Any, facet: Facet, source: Source, undo: Callable[[Registration], None]
+    ) -> None:
+        self.op = op
+        self.source = source
+        self.active = True
+        self.serial = next(_serials)
+        self._facet = facet
+        self._undo = undo
+
+    @property
+    def facet(self) -> str:
+        """What kind of facet this is."""
+        return self._facet.kind
+
+    @property
+    def key(self) -> str:
+        """The dispatch key of a kernel, else an empty string."""
+        return self._facet.key
+
+    @property
+    def provider(self) -> str:
+        """Who provides a kernel."""
+        return self._facet.provider
+
+    @property
+    def function(self) -> Any:
+        """What the author registered."""
+        return self._facet.function
+
+    @property
+    def payload(self) -> Any:
+        """What stages read."""
+        return self._facet.payload
+
+    @property
+    def slot(self) -> Slot:
+        """What this registration competes for on its operator."""
+        return self._facet.slot
+
+    def remove(self) -> None:
+        """Undo the registration; calling it again does nothing."""
+        self._undo(self)
+
+    def move(self, key: str) -> None:
+        """Serve another key from now on (a backend claims the device's name)."""
+        entry = replace(self._facet.payload, key=key)
+        self._facet = replace(self._facet, key=key, payload=entry)
+
     def __str__(self) -> str:
         return str(self.op.qualname)
 
@@ -254,8 +344,3 @@ class Registration:
         where = f" at {self.key}" if self.key else ""
         state = "" if self.active else ", removed"
         return f"<{self.facet} of {self.op.qualname}{where}, {self.source}{state}>"
-
-
-def top(stack: Sequence[Registration]) -> Registration | None:
-    """Return the registration that is in effect."""
-    return stack[-1] if stack else None

@@ -10,21 +10,23 @@ the top of the stack. That interpreter unwraps its own arrays, treats all others
 calls the operator again in the State its frame was entered from, so it never sees its own work and
 nesting works in any order.
 
-Imports floors 0 and 1, `keys.py`, `operator.py`. Read next: `plan.py`.
+Imports floors 0 and 1, `lifting.py` and above. Read next: `plan.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from .. import _state
 from .._text import caller_site
 from ..errors import CaptureError
-from .bind import tensor_leaves
-from .keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
-from .operator import Operator
+from ..schema import TensorType
+from .keys import AUTOCAST, AUTOGRAD, CHECKED, INTERPRETER, VIEW
+from .lifting import may_hold_tensors, tensor_leaves
+from .operator import Operator, hooks
+from .preference import carry
 
 __all__ = [
     "BELOW_AUTOGRAD",
@@ -43,14 +45,15 @@ BELOW_AUTOGRAD: Final = AUTOCAST | VIEW | AUTOGRAD
 class Frame:
     """One entry of the stack: an interpreter, its level, and the State it was entered from."""
 
-    __slots__ = ("closed", "interpreter", "level", "opened_at", "outer")
+    __slots__ = ("_below", "closed", "interpreter", "level", "opened_at", "outer")
 
-    def __init__(self, interpreter: Interpreter, outer: _state.State) -> None:
+    def __init__(self, interpreter: Interpreter, outer: _state.State, opened_at: str) -> None:
         self.interpreter = interpreter
         self.outer = outer
         self.level = len(outer.stack) + 1
-        self.opened_at = ""
+        self.opened_at = opened_at
         self.closed = False
+        self._below: tuple[_state.State | None, _state.State] = (None, outer)
 
     def outer_state(self) -> _state.State:
         """Return the State for calls this frame makes: its outer one, with the user's mask of now.
@@ -59,6 +62,22 @@ class Frame:
         """
         outer, user = self.outer, _state.current().user
         return outer if outer.user == user else outer.replace(user=user)
+
+    def state_below(self, state: _state.State) -> _state.State:
+        """Return the State in which the interpreter handles a call made in `state`.
+
+        It is the outer one; what holds on all levels (the user's mask, preferences, checked mode)
+        is kept. An interpreter that does not wrap has let the call come through the stages above.
+        The last answer is remembered: a level sees many calls from one State.
+        """
+        known, below = self._below
+        if known is state:
+            return below
+        handled = self.outer.handled if self.interpreter.wraps else state.handled | BELOW_AUTOGRAD
+        include = self.outer.include & ~CHECKED | state.include & CHECKED
+        below = carry(state, self.outer.replace(include=include, user=state.user, handled=handled))
+        self._below = (state, below)
+        return below
 
 
 class Interpreter:
@@ -83,12 +102,17 @@ class Interpreter:
     def requires_grad_changed(self, tensor: Any, value: bool) -> None:
         """Take note that ``requires_grad`` of a tensor with this interpreter's array was set."""
 
+    def grad_replaced(self, tensor: Any) -> None:
+        """Take note that ``.grad`` of a tensor with this interpreter's array was set."""
+
+    def before_data(self, tensor: Any) -> None:
+        """Take note that the data of a tensor is about to be read around the operators."""
+
 
 def push(interpreter: Interpreter) -> Frame:
     """Put an interpreter on the stack and return its frame; undo with `pop`."""
     outer = _state.current()
-    frame = Frame(interpreter, outer)
-    frame.opened_at = caller_site()
+    frame = Frame(interpreter, outer, caller_site())
     handled = 0 if interpreter.wraps else outer.handled
     stack = (*outer.stack, frame)
     _state.set_state(
@@ -155,45 +179,51 @@ class InterpreterStage:
         self, op: Operator[..., Any], keys: int, below: Callable[..., Any] | None
     ) -> Callable[..., Any]:
         """Return the plan that runs the highest interpreter of a call."""
+        plain = all(
+            isinstance(argument.type, TensorType) or not may_hold_tensors(argument.type)
+            for argument in op.schema.arguments
+        )
+        leaves_of = _plain_leaves if plain else tensor_leaves
+        current, set_state = _state.current, _state.set_state
 
         def interpret(*args: Any) -> Any:
-            state = _state.current()
-            frame = _highest_frame(state, args)
+            state = current()
+            frame = _highest_frame(state, leaves_of(args))
             if frame is None:
                 return op.find_plan(keys & ~INTERPRETER)(*args)
-            outer = frame.outer
-            wraps = frame.interpreter.wraps
-            handled = outer.handled if wraps else state.handled | BELOW_AUTOGRAD
-            if outer.user == state.user and outer.handled == handled:
-                _state.set_state(outer)
-            else:
-                _state.set_state(outer.replace(user=state.user, handled=handled))
+            set_state(frame.state_below(state))
             try:
                 return frame.interpreter.call(frame, op, args)
             finally:
-                _state.set_state(state)
+                set_state(state)
 
         return interpret
 
     def describe(self, op: Operator[..., Any], keys: int, args: list[Any]) -> list[str]:
         """Return the lines `explain` shows for this stage."""
-        frame = _highest_frame(_state.current(), tuple(args))
+        frame = _highest_frame(_state.current(), tensor_leaves(args))
         if frame is None:
             return ["no interpreter takes part"]
         name = type(frame.interpreter).__name__
         return [f"{name} at level {frame.level}, entered {frame.opened_at}"]
 
 
-def _highest_frame(state: _state.State, args: tuple[Any, ...]) -> Frame | None:
+def _plain_leaves(args: Sequence[Any]) -> list[Any]:
+    """Return the tensors among arguments that hold none deeper."""
+    tensor = hooks.tensor
+    return [value for value in args if type(value) is tensor]
+
+
+def _highest_frame(state: _state.State, tensors: Sequence[Any]) -> Frame | None:
+    """Return the highest of the arguments' levels and the top of the stack."""
     frame = state.stack[-1] if state.stack else None
-    level = frame.level if frame is not None else 0
-    for tensor in tensor_leaves(args):
+    for tensor in tensors:
         if tensor._keys & INTERPRETER:
             found = tensor.array.frame
             if found.closed:
                 raise _leaked(found)
-            if found.level > level or (frame is None):
-                frame, level = found, found.level
+            if frame is None or found.level > frame.level:
+                frame = found
     return frame
 
 

@@ -8,11 +8,11 @@ Imports floor 0. Read next: `facets.py`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
 
-from .._text import did_you_mean
+from .._text import did_you_mean, short_repr
 from ..dtypes import register_device_type
-from ..errors import RegistrationError
+from ..errors import ArgumentError, RegistrationError
 
 __all__ = [
     "AUTOCAST",
@@ -27,16 +27,21 @@ __all__ = [
     "DEVICE_BITS",
     "INTERPRETER",
     "META",
+    "PREFER",
     "PRIVATE_USE",
     "SAVED_TENSOR_HOOKS",
     "STAGES",
     "VIEW",
     "WEAK",
+    "KeySet",
     "canonical_key",
     "claim_device",
+    "device_bit",
     "highest_stage",
     "key_bit",
+    "key_name",
     "key_set_names",
+    "release_device",
 ]
 
 # Note [Key order]
@@ -60,6 +65,7 @@ WEAK: Final = 1 << 9
 CHECKED: Final = 1 << 10
 SAVED_TENSOR_HOOKS: Final = 1 << 11
 CONSTANT: Final = 1 << 12
+PREFER: Final = 1 << 13
 
 BACKENDS: Final = CPU | PRIVATE_USE[0] | PRIVATE_USE[1] | PRIVATE_USE[2]
 STAGES: Final = AUTOCAST | VIEW | AUTOGRAD | INTERPRETER | META | BACKENDS
@@ -82,6 +88,7 @@ _NAMES: Final = {
     CHECKED: "Checked",
     SAVED_TENSOR_HOOKS: "SavedTensorHooks",
     CONSTANT: "Constant",
+    PREFER: "Prefer",
 }
 _BITS: Final = {name: bit for bit, name in _NAMES.items()}
 _REGISTRABLE: Final = (
@@ -95,9 +102,6 @@ _REGISTRABLE: Final = (
     COMPOSITE_EXPLICIT,
 )
 _REFUSED: Final = {
-    "AutogradCPU": "use 'Autograd'; one gradient rule serves every backend",
-    "AutogradCUDA": "use 'Autograd'; one gradient rule serves every backend",
-    "AutogradPrivateUse1": "use 'Autograd'; one gradient rule serves every backend",
     "CompositeExplicitAutogradNonFunctional": "use 'CompositeExplicitAutograd'",
     "BackendSelect": "give the operator a `device` argument; it chooses the backend",
     "Functionalize": "use register_functional",
@@ -124,19 +128,29 @@ def canonical_key(name: str) -> str:
         raise RegistrationError(f"a dispatch key is a string, got {type(name).__name__}")
     if name in _REGISTRABLE:
         return name
+    if name.isupper() and name.lower() in _UNCLAIMED_DEVICES:
+        name = name.lower()  # torch's key CUDA is its device cuda
     if name in DEVICE_BITS:
         return _NAMES[DEVICE_BITS[name]]
     if name in _UNCLAIMED_DEVICES:
         return name
-    if name in _REFUSED:
-        raise RegistrationError(f"no dispatch key {name!r} here: {_REFUSED[name]}")
-    if ":" in name:
-        device = name.partition(":")[0]
-        raise RegistrationError(f"a kernel serves every {device} device; write {device!r}")
+    refusal = _refusal(name)
+    if refusal:
+        raise RegistrationError(f"no dispatch key {name!r} here: {refusal}")
     known = [*_REGISTRABLE, *DEVICE_BITS, *sorted(_UNCLAIMED_DEVICES)]
     raise RegistrationError(
         f"unknown dispatch key {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
     )
+
+
+def _refusal(name: str) -> str:
+    """Return what to use instead of a key that torch has and oplib has not, or an empty string."""
+    if name.startswith(AUTOGRAD_KEY):
+        return "use 'Autograd'; one gradient rule serves every backend"
+    device, colon, _ = name.partition(":")
+    if colon:
+        return f"a kernel serves every device of a type; write {device!r}"
+    return _REFUSED.get(name, "")
 
 
 def claim_device(device_type: str, key: str) -> None:
@@ -145,9 +159,37 @@ def claim_device(device_type: str, key: str) -> None:
     register_device_type(device_type)
 
 
+def release_device(device_type: str) -> None:
+    """Undo `claim_device`."""
+    DEVICE_BITS.pop(device_type, None)
+
+
 def key_bit(key: str) -> int:
     """Return the bit of a canonical key, or 0 for a device that no backend has claimed."""
     return _BITS.get(key) or DEVICE_BITS.get(key, 0)
+
+
+def key_name(bit: int) -> str:
+    """Return the name of one bit."""
+    return _NAMES[bit]
+
+
+def device_bit(device_type: str) -> int:
+    """Return the bit of a device type.
+
+    Raises
+    ------
+    ArgumentError
+        If no backend serves it.
+    """
+    bit = DEVICE_BITS.get(device_type, 0)
+    if not bit:
+        served = ", ".join(DEVICE_BITS)
+        raise ArgumentError(
+            f"no backend serves device {device_type!r}; served are {served}\n"
+            f"  add one: oplib.register_backend({device_type!r}, ...)"
+        )
+    return bit
 
 
 def highest_stage(keys: int) -> int:
@@ -159,3 +201,34 @@ def highest_stage(keys: int) -> int:
 def key_set_names(keys: int) -> str:
     """Return ``"{Autograd, CPU}"``, highest key first."""
     return "{" + ", ".join(name for bit, name in reversed(_NAMES.items()) if keys & bit) + "}"
+
+
+@final
+class KeySet(int):
+    """The keys of one call, as kernels registered with ``with_keyset=True`` receive them.
+
+    Examples
+    --------
+    >>> from oplib.dispatch.keys import AUTOGRAD, CPU, KeySet
+    >>> keys = KeySet(AUTOGRAD | CPU)
+    >>> keys
+    {Autograd, CPU}
+    >>> "Autograd" in keys, keys.below("Autograd")
+    (True, {CPU})
+    """
+
+    __slots__ = ()
+
+    def below(self, key: str) -> KeySet:
+        """Return this set without the stage `key` and every stage above it."""
+        bit = _BITS.get(key, 0)
+        if not bit & STAGES:
+            stages = ", ".join(name for name, b in _BITS.items() if b & STAGES)
+            raise ArgumentError(f"{short_repr(key)} is no stage of a call; stages are {stages}")
+        return KeySet(self & (bit - 1 | ~STAGES))
+
+    def __contains__(self, key: str) -> bool:
+        return bool(self & _BITS.get(key, 0))
+
+    def __repr__(self) -> str:
+        return key_set_names(self)

@@ -1,21 +1,26 @@
-"""Operators and packets: the nouns a call names.
+"""Operators: the nouns a call names.
 
 An `Operator` is one overload: a schema, its facets, and the functions generated from them. Calling
 it calls the generated *bind* directly: ``__call__`` is a slot of the instance, which costs 0.06 µs
 where a method that forwards ``*args, **kwargs`` costs 0.2. The first call generates the bind; every
-registration gives the operator a new, empty dictionary of plans.
+registration gives the operator a new table of facets and a new, empty dictionary of plans.
 
-Imports floors 0 and 1, `keys.py`, `facets.py`. Read next: `registry.py`, where operators come from.
+Imports floors 0 and 1, `keys.py`, `facets.py`, `preference.py`. Read next: `packet.py`, then
+`registry.py`, where operators come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from .._text import did_you_mean
 from ..errors import ArgumentError, OperatorNotFoundError, OperatorRemovedError
 from ..schema import FunctionSchema
+from . import preference
 from .facets import (
     FAKE,
     FUNCTIONAL,
@@ -25,64 +30,53 @@ from .facets import (
     GradientRule,
     KernelEntry,
     Registration,
+    Slot,
     Source,
     TwinRule,
 )
 
-__all__ = ["Operator", "OperatorPacket", "Plan", "hooks"]
+__all__ = ["Operator", "Plan", "Stacks", "hooks"]
 
 Plan: TypeAlias = Callable[..., Any]
+Stacks: TypeAlias = Mapping[Slot, tuple[Registration, ...]]
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NO_FACETS: Final[Stacks] = MappingProxyType({})
+
 
 class _Hooks:
-    """Functions of higher files and floors that operators call, installed once at import.
+    """What operators need of higher files and floors, installed once at import.
 
-    `bind_call` makes the bind function of an operator, `build_plan` the plan for a key set,
-    `explain` the report on a call, `lookup` finds operators for unpickling.
+    `tensor` is the class of tensors, `bind_call` makes the bind function of an operator,
+    `bind_positional` its entry for converted arguments, `build_plan` the plan for a key set;
+    `signature` makes a Python signature, `explain` the report on a call, `source` the generated
+    text; `resolve_overload` makes the call of a packet; `lookup` finds operators by name.
     """
 
+    tensor: Any
     bind_call: Callable[[Operator[..., Any]], Plan]
     bind_positional: Callable[[Operator[..., Any]], Plan]
     build_plan: Callable[[Operator[..., Any], int], Plan]
+    redispatch: Callable[..., Any]
+    below: Callable[[Operator[..., Any], str], Plan]
+    signature: Callable[[FunctionSchema], inspect.Signature]
     explain: Callable[..., str]
     source: Callable[[Operator[..., Any]], str]
-    below: Callable[..., Any]
+    resolve_overload: Callable[[Any], Plan]
     lookup: Callable[[str], Operator[..., Any]]
-    lookup_packet: Callable[[str, str], OperatorPacket]
+    lookup_packet: Callable[[str, str], Any]
 
 
 hooks: Final = _Hooks()
 
 
-class Operator(Generic[P, R]):
-    """One overload of an operator: a schema and its facets.
+if TYPE_CHECKING:
 
-    Made by `oplib.custom_op` or `Library.define`, never directly. Callable; hashes by identity;
-    pickles by qualified name.
+    class _Registering:
+        """What `facet_registration.py` installs: ``register_*`` without the first argument."""
 
-    Attributes
-    ----------
-    schema : FunctionSchema
-    qualname : str
-        ``ns::name`` or ``ns::name.overload``.
-    tags : tuple of str
-    effects : frozenset of str
-    """
-
-    __slots__ = ("__call__", "__dict__", "__weakref__")
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-        @overload
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-        # What `library.py` installs: every ``register_*`` function without its first argument.
         @overload
         def register_kernel(
             self, devices: Any, fn: None = None, /, **options: Any
@@ -123,6 +117,50 @@ class Operator(Generic[P, R]):
         def register_samples(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
         def register_samples(self, fn: Any = None, /, **options: Any) -> Any: ...
 
+else:
+    _Registering = object
+
+
+class Operator(Generic[P, R], _Registering):
+    """One overload of an operator: a schema and its facets.
+
+    Made by `oplib.custom_op` or `Library.define`, never directly. Callable; hashes by identity;
+    pickles by qualified name.
+
+    Attributes
+    ----------
+    schema : FunctionSchema
+    qualname : str
+        ``ns::name`` or ``ns::name.overload``.
+    namespace, name, overload_name : str
+        Its parts.
+    tags : tuple of str
+    effects : frozenset of str
+    choices : mapping of str to tuple
+        The values `Literal` annotations allow, by argument.
+    arrays_in_arrays_out : bool
+        Whether a call with arrays and without any Tensor returns arrays.
+    definition_source : Source
+        Where it was defined.
+    definition : Registration
+        The registration of its definition.
+    own_facets : tuple of Registration
+        The facets its definition came with.
+    """
+
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        @overload
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    definition: Registration
+    own_facets: tuple[Registration, ...]
+
     def __init__(
         self,
         schema: FunctionSchema,
@@ -138,39 +176,37 @@ class Operator(Generic[P, R]):
         self.tags = tags
         self.effects = effects
         self.definition_source = source
+        self.choices: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
         self.arrays_in_arrays_out = True
-        self.choices: dict[str, tuple[Any, ...]] = {}
-        self._stacks: dict[tuple[str, str, str], tuple[Registration, ...]] = {}
+        self._stacks = _NO_FACETS
         self._removed_at: Source | None = None
         self._plans: dict[int, Plan] = {}
         self._plan_holders: list[dict[str, Any]] = []
-        self._positional: Plan | None = None
-        self.converters: list[Callable[[Any], Any]] | None = None
         self.__name__ = schema.name
         self.__qualname__ = schema.name
         self.__doc__ = None
-        self._reset_call()
+        self.reset_call()
 
     # ------------------------------------------------------------------ calling
 
-    def _reset_call(self) -> None:
+    def reset_call(self) -> None:
         """Make the next call generate the bind."""
 
         def first_call(*args: Any, **kwargs: Any) -> Any:
             return self.bind()(*args, **kwargs)
 
-        self._bound = False
-        self._positional = None
-        self._plan_holders = []
+        self.converters: list[Callable[[Any], Any]] | None = None
+        self._bind: Plan | None = None
+        self._positional: Plan | None = None
         self.__call__ = first_call  # type: ignore[method-assign]
 
     def bind(self) -> Plan:
         """Return the generated function that this operator's calls run, making it if needed."""
-        if not self._bound:
+        bind = self._bind
+        if bind is None:
             self.raise_if_removed()
-            self.__call__ = hooks.bind_call(self)  # type: ignore[method-assign]
-            self._bound = True
-        return self.__call__
+            bind = self._bind = self.__call__ = hooks.bind_call(self)  # type: ignore[method-assign]
+        return bind
 
     def call_positional(self, args: tuple[Any, ...] | list[Any]) -> Any:
         """Call with every argument in schema order, already converted (what interpreters do)."""
@@ -181,8 +217,10 @@ class Operator(Generic[P, R]):
 
     def hold_plans(self, namespace: dict[str, Any]) -> None:
         """Keep ``namespace["_op_plans"]`` at the current plan dictionary from now on."""
-        namespace["_op_plans"] = self._plans
         self._plan_holders.append(namespace)
+        namespace["_op_plans"] = None
+        while namespace["_op_plans"] is not self._plans:  # a registration may land in between
+            namespace["_op_plans"] = self._plans
 
     def find_plan(self, keys: int) -> Plan:
         """Return the plan for a key set, building it if needed.
@@ -197,30 +235,61 @@ class Operator(Generic[P, R]):
             plan = plans[keys] = hooks.build_plan(self, keys)
         return plan
 
-    def below(self, key: str) -> Plan:
-        """Return this operator as seen from below `key`: the public redispatch.
+    def redispatch(self, keys: int, /, *args: Any, **kwargs: Any) -> Any:
+        """Call with the given key set instead of the arguments' own.
 
-        An implementation at ``"Autograd"`` calls ``op.below("Autograd")(...)`` to run what it
-        stands in front of.
+        A kernel registered with ``with_keyset=True`` goes on with
+        ``op.redispatch(keys.below("Autograd"), ...)``.
         """
-        return hooks.below(self, key)  # type: ignore[no-any-return]
+        return hooks.redispatch(self, keys, *args, **kwargs)
+
+    def below(self, key: str) -> Plan:
+        """Return this operator as seen from below `key`: what an impl at that key goes on with."""
+        return hooks.below(self, key)
+
+    def prefer(self, *providers: str) -> AbstractContextManager[None]:
+        """Choose kernels of the named providers first, in that order, inside ``with``.
+
+        >>> import numpy as np, oplib
+        >>> double = oplib.custom_op("doc::double", lambda x: x + x, schema="(Tensor x) -> Tensor")
+        >>> _ = double.register_kernel("cpu", lambda x: 2.0 * x, provider="fast", priority=-1)
+        >>> with double.prefer("fast"):
+        ...     double(oplib.ones(2))
+        Tensor([2., 2.])
+        """
+        for provider in providers:
+            if not isinstance(provider, str):
+                raise ArgumentError(f"a provider is named by a string, got {provider!r}")
+        return preference.prefer(self, providers)
+
+    def set_kernel_enabled(
+        self, device: str, *, enabled: bool, provider: str | None = None
+    ) -> AbstractContextManager[None]:
+        """Skip the kernels for a device (of one provider, or all) inside ``with``."""
+        return preference.set_kernel_enabled(self, device, enabled, provider)
 
     # ------------------------------------------------------------------ facets
 
-    def facets_changed(self) -> None:
-        """Start a new plan dictionary. Called under the registry's lock."""
-        self._plans = {}
+    def change_facets(self, stacks: Stacks) -> None:
+        """Replace the table of facets and start a new plan dictionary (the registry does this)."""
+        self._stacks = stacks
+        plans: dict[int, Plan] = {}
+        self._plans = plans
         for namespace in self._plan_holders:
-            namespace["_op_plans"] = self._plans
+            namespace["_op_plans"] = plans
+
+    def stack(self, slot: Slot) -> tuple[Registration, ...]:
+        """Return the live registrations that compete for a slot, the one in effect last."""
+        return self._stacks.get(slot, ())
 
     def top(self, facet: str, key: str = "", provider: str = "default") -> Registration | None:
         """Return the registration in effect for a facet, or None."""
         stack = self._stacks.get((facet, key, provider))
         return stack[-1] if stack else None
 
-    def payload(self, facet: str, key: str = "") -> Any:
+    def payload(self, facet: str) -> Any:
         """Return what is registered for a facet, or None."""
-        registration = self.top(facet, key)
+        registration = self.top(facet)
         return None if registration is None else registration.payload
 
     def entries(self, key: str) -> list[Registration]:
@@ -228,23 +297,22 @@ class Operator(Generic[P, R]):
         found = [
             stack[-1]
             for (facet, where, _), stack in self._stacks.items()
-            if facet == KERNEL and where == key and stack
+            if facet == KERNEL and where == key
         ]
-        found.reverse()
-        found.sort(key=lambda registration: -registration.payload.priority)
-        return found
+        return sorted(found, key=lambda r: (-r.payload.priority, -r.serial))
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
-        """Every live registration on this operator, oldest first within each facet."""
-        return tuple(r for stack in self._stacks.values() for r in stack)
+        """Every live registration on this operator, oldest first."""
+        facets = [r for stack in self._stacks.values() for r in stack]
+        own = [] if self.removed else [self.definition]
+        return (*own, *sorted(facets, key=lambda r: r.serial))
 
     @property
     def kernels(self) -> dict[str, list[KernelEntry]]:
         """Kernel entries by key, in order of preference."""
-        keys = {key: None for facet, key, _ in self._stacks if facet == KERNEL}
-        found = {key: [r.payload for r in self.entries(key)] for key in keys}
-        return {key: entries for key, entries in found.items() if entries}
+        keys = dict.fromkeys(key for facet, key, _ in self._stacks if facet == KERNEL)
+        return {key: [r.payload for r in self.entries(key)] for key in keys}
 
     @property
     def fake_rule(self) -> Callable[..., Any] | None:
@@ -269,9 +337,19 @@ class Operator(Generic[P, R]):
     # ------------------------------------------------------------------ introspection
 
     @property
+    def packet(self) -> Any:
+        """The `OperatorPacket` of all overloads of this name."""
+        return hooks.lookup_packet(self.namespace, self.name)
+
+    @property
     def removed(self) -> bool:
         """Whether the definition behind this handle was removed."""
         return self._removed_at is not None
+
+    def mark_removed(self, source: Source) -> None:
+        """Make every further use of this handle raise (the registry does this)."""
+        self._removed_at = source
+        self.change_facets(_NO_FACETS)
 
     def raise_if_removed(self) -> None:
         """Raise `OperatorRemovedError` if the definition behind this handle is gone."""
@@ -287,9 +365,17 @@ class Operator(Generic[P, R]):
         """Return the Python text generated for this operator so far: bind and plans."""
         return hooks.source(self)
 
-    def explain(self, *args: Any, **kwargs: Any) -> str:
+    def explain(self, /, *args: Any, **kwargs: Any) -> str:
         """Return the steps a call with these arguments would take; nothing is run."""
         return hooks.explain(self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":  # made when first asked for: most operators never are
+            self.__signature__ = hooks.signature(self.schema)
+            return self.__signature__
+        raise AttributeError(
+            f"an operator has no attribute {name!r}{did_you_mean(name, dir(self))}"
+        )
 
     def __repr__(self) -> str:
         return f"<Operator {self.schema}{' (removed)' if self.removed else ''}>"
@@ -309,98 +395,9 @@ class Operator(Generic[P, R]):
 
 def _unpickle(qualname: str, module: str) -> Operator[..., Any]:
     try:
-        return hooks.lookup(qualname)
+        return hooks.lookup(qualname if "." in qualname else f"{qualname}.default")
     except OperatorNotFoundError as error:
         raise OperatorNotFoundError(
             f"cannot unpickle operator {qualname}: it is not defined here; "
             f"import the module that defines it ({module}) first"
         ) from error
-
-
-class OperatorPacket:
-    """All overloads of one operator name: ``oplib.ops.ns.name``.
-
-    With a single overload the packet is that operator in all but identity: calling it and using it
-    where an operator is expected resolve to it. Overloads are attributes; the unnamed one is
-    ``default``.
-    """
-
-    def __init__(self, namespace: str, name: str) -> None:
-        self._namespace = namespace
-        self._name = name
-        self._overloads: dict[str, Operator[..., Any]] = {}
-        self._single: Plan | None = None
-        self.__name__ = name
-        self.__qualname__ = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        single = self._single
-        if single is None:
-            return self.single(*args, **kwargs)  # says why, and lists the overloads
-        return single(*args, **kwargs)
-
-    def set_overloads(self, overloads: dict[str, Operator[..., Any]]) -> None:
-        """Replace the overloads (the registry does this)."""
-        self._overloads = overloads
-        self._single = next(iter(overloads.values())) if len(overloads) == 1 else None
-
-    @property
-    def qualname(self) -> str:
-        """``ns::name``."""
-        return f"{self._namespace}::{self._name}"
-
-    @property
-    def overloads(self) -> dict[str, Operator[..., Any]]:
-        """Operators by overload name; the unnamed one under ``"default"``."""
-        return {name or "default": op for name, op in sorted(self._overloads.items())}
-
-    @property
-    def single(self) -> Operator[..., Any]:
-        """The only overload.
-
-        Raises
-        ------
-        ArgumentError
-            If there are several; the message lists them.
-        """
-        if len(self._overloads) == 1:
-            return next(iter(self._overloads.values()))
-        if not self._overloads:
-            raise OperatorRemovedError(f"{self.qualname} has no overloads left")
-        listed = "\n".join(f"  {op.schema}  {op.definition_source}" for op in self)
-        raise ArgumentError(f"{self.qualname} has several overloads; name one of\n{listed}")
-
-    def __iter__(self) -> Iterator[Operator[..., Any]]:
-        return iter(self.overloads.values())
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        overloads = self.overloads
-        if name in overloads:
-            return overloads[name]
-        if len(overloads) == 1:
-            return getattr(self.single, name)
-        hint = did_you_mean(name, overloads)
-        raise OperatorNotFoundError(
-            f"{self.qualname} has no overload {name!r}{hint}; it has {', '.join(overloads)}"
-        )
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.overloads]
-
-    def __repr__(self) -> str:
-        return f"<OperatorPacket {self.qualname}: {', '.join(self.overloads)}>"
-
-    def __copy__(self) -> OperatorPacket:
-        return self
-
-    def __deepcopy__(self, memo: object) -> OperatorPacket:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
-        return _unpickle_packet, (self._namespace, self._name)
-
-
-def _unpickle_packet(namespace: str, name: str) -> OperatorPacket:
-    return hooks.lookup_packet(namespace, name)

@@ -44,15 +44,25 @@ def generate(
     The text is kept for `Operator.source` and shown by tracebacks and debuggers under the file name
     ``<oplib ns::op what>``. It is dropped with the operator.
     """
-    filename = f"<oplib {op.qualname} {what}>"
+    texts = _texts.get(op)
+    if texts is None:
+        texts = _texts[op] = {}
+        weakref.finalize(op, _forget, texts).atexit = False
+    filename = _free_filename(f"{op.qualname} {what}", texts)
     text = "\n".join(lines) + "\n"
-    if op not in _texts:
-        _texts[op] = {}
-        weakref.finalize(op, _forget, _texts[op])
-    _texts[op][filename] = text
+    texts[filename] = text
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec"), names)
     return names[name]
+
+
+def _free_filename(what: str, own: dict[str, str]) -> str:
+    """Return a file name no other operator's text has (older definitions of a name live on)."""
+    filename, number = f"<oplib {what}>", 1
+    while filename in linecache.cache and filename not in own:
+        number += 1
+        filename = f"<oplib {what} #{number}>"
+    return filename
 
 
 def _forget(texts: dict[str, str]) -> None:

@@ -27,9 +27,9 @@ import numpy as np
 
 from .. import _state
 from .._tree import tree_map
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.interpreter import Frame, Interpreter
 from ..dispatch.keys import AUTOGRAD, CONSTANT, WEAK
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..dispatch.plan import python_call
 from ..errors import AliasError, AutogradError, FakeTensorError

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .._tree import tree_map
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.keys import AUTOGRAD, INTERPRETER
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..dispatch.registry import get_op
 from ..dtypes import is_inexact

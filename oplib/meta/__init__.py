@@ -17,8 +17,8 @@ A *meta* tensor lives on device ``"meta"``; a *fake* claims another device and b
 Imports floors 0 to 4.
 """
 
-from ..dispatch.bind import ADOPTERS
 from ..dispatch.keys import META
+from ..dispatch.lifting import ADOPTERS
 from ..shapes import (
     TensorSpec,
     as_size,

@@ -15,9 +15,10 @@ from typing import Any, Final, NoReturn
 
 from .. import _state
 from .._text import caller_site, is_internal_file
-from ..dispatch.bind import describe_call, tensor_leaves
+from ..dispatch.describe import describe_call
 from ..dispatch.interpreter import BELOW_AUTOGRAD
 from ..dispatch.keys import META
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..dtypes import short_dtype
 from ..errors import DataDependentError, FakeTensorError

@@ -17,7 +17,7 @@ from .. import _state
 from .._dims import Facts
 from .._text import caller_site, short_repr
 from .._tree import tree_map
-from ..dispatch.bind import describe_call
+from ..dispatch.describe import describe_call
 from ..dispatch.interpreter import Frame, Interpreter, pop, push
 from ..dispatch.keys import AUTOGRAD, CONSTANT, INTERPRETER, META, WEAK
 from ..dispatch.operator import Operator

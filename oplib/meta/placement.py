@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._text import caller_site
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.keys import META, WEAK
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..dispatch.plan import device_error
 from ..dtypes import CPU as CPU_DEVICE

@@ -12,9 +12,9 @@ import numpy as np
 
 from .._dims import SymInt
 from .._text import caller_site, function_site, join_names, short_repr
-from ..dispatch.bind import tensor_leaves
 from ..dispatch.convert import Misfit, converter
 from ..dispatch.keys import INTERPRETER, META
+from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..dtypes import Device
 from ..errors import FakeTensorError

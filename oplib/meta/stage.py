@@ -17,8 +17,9 @@ from typing import Any, Final
 from .. import _state
 from .._dims import same
 from .._text import caller_site
-from ..dispatch.bind import may_hold_tensors, signature_of, tensor_leaves
+from ..dispatch.describe import signature_of
 from ..dispatch.keys import META, WEAK
+from ..dispatch.lifting import may_hold_tensors, tensor_leaves
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import python_call, resolve
 from ..dtypes import Device

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from ..dispatch import registry
+from ..dispatch import ledger, registry
 from .tensor import Tensor
 
 __all__ = [
@@ -152,6 +152,7 @@ def install_method(name: str, function: Callable[..., Any]) -> None:
 
 def install_methods() -> None:
     """Put every method that calls an operator on `Tensor`."""
+    ledger.DEFINITION_LISTENERS.append(reset_methods)
     for method, name in METHODS.items():
         _install(method, name)
     for name in NAMED:

@@ -15,10 +15,11 @@ import numpy as np
 
 from .. import _state
 from .._text import short_repr
-from ..dispatch.bind import LIFTERS
-from ..dispatch.keys import CONSTANT, META, WEAK
+from ..dispatch.keys import CONSTANT, CPU, META, WEAK
+from ..dispatch.lifting import ARRAYS, LIFTERS
 from ..errors import ArgumentError, AutogradError
 from .methods import operator_function
+from .storage import storage_of_array
 from .tensor import Tensor, tensor_from_array, tensor_from_result, weak_scalar
 
 __all__ = ["UFUNCS", "from_numpy", "install_protocols", "is_weak"]
@@ -193,13 +194,14 @@ def _check_numbers(array: np.ndarray[Any, Any]) -> None:
 
 def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
     """Return the constant that an array beside a Tensor stands for; it shares memory."""
-    _check_numbers(array)
-    tensor = tensor_from_array(array)
-    tensor._keys |= CONSTANT
+    if array.dtype.kind not in "fcbiu":
+        _check_numbers(array)
+    tensor: Tensor = object.__new__(Tensor)
+    tensor.array = array
+    tensor._keys = CPU | CONSTANT
+    tensor.autograd_meta = tensor._view = None
+    tensor._storage = storage_of_array(array)
     return tensor
-
-
-_lift_array.of_array = True  # type: ignore[attr-defined]
 
 
 def _lift_numpy_scalar(value: np.generic) -> Tensor:
@@ -225,6 +227,7 @@ def install_protocols() -> None:
     for scalar in {np.dtype(code).type for code in "?bhilqBHILQefdFD"}:
         LIFTERS[scalar] = _lift_numpy_scalar
     LIFTERS[np.ndarray] = _lift_array
+    ARRAYS.add(np.ndarray)
 
 
 def is_weak(tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ Imports floors 0 to 2. Read next: `grad_meta.py`.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any, Final
 
@@ -34,29 +35,41 @@ class Storage:
         Name of the operator that wrote last, for messages.
     """
 
+    # Only `version` is set from birth: one Storage is made per operator call, and each slot costs.
     __slots__ = ("__weakref__", "owner", "version", "writer")
 
     version: int
     owner: Any
     writer: str
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "owner":
+            return None
+        if name == "writer":
+            return ""
+        raise AttributeError(name)
 
-_new: Final = object.__new__
+
+# Note [The table of owners]
+# ~~~~~~~~~~~~~~~~~~~~~~~~~~
+# A listed Storage keeps its owners alive, so an entry is either right or dead: the id of a living
+# owner is not used again. Dead entries are swept when the table has doubled, because a callback per
+# entry would cost more than everything else that happens to an ndarray beside a Tensor.
 _by_owner: Final[dict[int, weakref.ref[Storage]]] = {}
 _opaque: Final[dict[int, tuple[int, int]]] = {}
 """Byte extents of the arrays behind those owners in the table that own bytes we cannot ask for."""
+_lock: Final = threading.RLock()
+_limit = 1000
 
 
 def new_storage() -> Storage:
     """Return the Storage of a buffer nobody else has seen."""
-    storage = _new(Storage)
+    storage = Storage()
     storage.version = 0
-    storage.owner = None
-    storage.writer = ""
     return storage
 
 
-def owner_of(array: np.ndarray[Any, Any]) -> Any:
+def owner_of(array: Any) -> Any:
     """Return the object that owns the bytes of `array`.
 
     Follows ``base`` through arrays and through the helper objects ``as_strided`` leaves behind, and
@@ -65,25 +78,38 @@ def owner_of(array: np.ndarray[Any, Any]) -> Any:
     owner: Any = array
     while True:
         base = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
-        known = isinstance(owner, np.ndarray | memoryview) or isinstance(base, np.ndarray)
-        if base is None or not known:
+        known = isinstance(owner, np.ndarray | memoryview | type(array))
+        if base is None or not (known or isinstance(base, np.ndarray)):
             return owner
         owner = base
 
 
-def storage_of_array(array: np.ndarray[Any, Any]) -> Storage:
-    """Return the Storage of an array that comes from outside, entering it in the table."""
-    if not array.size:
+def storage_of_array(array: Any) -> Storage:
+    """Return the Storage of an array that comes from outside, entering it in the table.
+
+    See Note [The table of owners].
+    """
+    if 0 in array.shape:
         return new_storage()
-    owner = array if array.base is None else owner_of(array)
+    base = getattr(array, "base", None)
+    owner = array if base is None else owner_of(array)
     found = _by_owner.get(id(owner))
-    storage = None if found is None else found()
-    if storage is None:
-        opaque = not isinstance(owner, np.ndarray)
-        if opaque or _opaque:
-            storage = _at_addresses_of(array, anywhere=opaque)
-        storage = new_storage() if storage is None else storage
-        _enter(owner, storage)
+    if found is not None:
+        storage = found()
+        if storage is not None:
+            return storage
+    if base is None and not _opaque:
+        return _enter(owner, new_storage())
+    return _enter_view(array, owner)
+
+
+def _enter_view(array: Any, owner: Any) -> Storage:
+    """List the Storage of an array whose bytes may be known under another owner; return it."""
+    numpy = isinstance(array, np.ndarray)
+    opaque = numpy and not isinstance(owner, np.ndarray)
+    with _lock:
+        found = _at_addresses_of(array, anywhere=opaque) if numpy and (opaque or _opaque) else None
+        storage = _enter(owner, new_storage() if found is None else found)
         if opaque:
             _opaque[id(owner)] = byte_bounds(array)
     return storage
@@ -95,22 +121,38 @@ def publish(array: np.ndarray[Any, Any], storage: Storage) -> None:
         _enter(owner_of(array), storage)
 
 
-def _enter(owner: Any, storage: Storage) -> None:
+def _enter(owner: Any, storage: Storage) -> Storage:
+    """List a Storage under an owner, unless another thread was faster; return what is listed."""
     key = id(owner)
-    storage.owner = owner if storage.owner is None else (storage.owner, owner)
-
-    def forget(reference: weakref.ref[Storage]) -> None:
-        if _by_owner.get(key) is reference:
-            del _by_owner[key]
+    with _lock:
+        found = _by_owner.get(key)
+        listed = None if found is None else found()
+        if listed is not None:
+            return listed
+        known = storage.owner
+        storage.owner = owner if known is None else (known, owner)
+        if _opaque:
             _opaque.pop(key, None)
+        _by_owner[key] = weakref.ref(storage)
+        if len(_by_owner) > _limit:
+            _sweep()
+    return storage
 
-    _by_owner[key] = weakref.ref(storage, forget)
+
+def _sweep() -> None:
+    """Drop dead entries."""
+    global _limit
+    for key in [key for key, reference in _by_owner.items() if reference() is None]:
+        del _by_owner[key]
+        _opaque.pop(key, None)
+    _limit = max(1000, 2 * len(_by_owner))
 
 
 def _at_addresses_of(array: np.ndarray[Any, Any], anywhere: bool) -> Storage | None:
     """Return the Storage in the table that holds bytes of `array`; `anywhere`: of any owner."""
     low, high = byte_bounds(array)
-    for key, reference in list(_by_owner.items()):
+    _sweep()
+    for key, reference in _by_owner.items():
         storage = reference()
         if storage is None:
             continue

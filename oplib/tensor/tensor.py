@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import _state
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
+from ..dispatch.operator import hooks as operator_hooks
 from ..dtypes import CPU as CPU_DEVICE
 from ..dtypes import Device, as_device, is_inexact, short_dtype
 from ..errors import ArgumentError, AutogradError, DataDependentError, DispatchError
@@ -451,6 +452,9 @@ class Tensor(_OperatorMethods):
     __hash__ = object.__hash__
 
 
+operator_hooks.tensor = Tensor
+
+
 # ---------------------------------------------------------------------- making tensors
 
 
@@ -473,7 +477,7 @@ def tensor_from_result(array: Any) -> Tensor:
 def tensor_from_array(array: Any) -> Tensor:
     """Return a Tensor that shares memory with an array from outside."""
     tensor = tensor_from_result(array)
-    if type(array) is _ndarray:
+    if getattr(array, "storage", None) is None:
         tensor._storage = storage_of_array(array)
     return tensor
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from .._text import did_you_mean, short_repr
 from ..autograd.pylayer import PyLayer
-from ..dispatch.operator import Operator, OperatorPacket
+from ..dispatch.operator import Operator
+from ..dispatch.packet import OperatorPacket
 from ..dispatch.registry import get_op
 from ..errors import ArgumentError, OpCheckError
 from .calls import Subject

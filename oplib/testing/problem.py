@@ -23,7 +23,8 @@ from .._tree import flatten, leaf_paths, leaves, unflatten
 from ..autograd.general_grad import grad
 from ..dispatch.facets import GRADIENT
 from ..dispatch.gradient_rule import return_names
-from ..dispatch.operator import Operator, OperatorPacket
+from ..dispatch.operator import Operator
+from ..dispatch.packet import OperatorPacket
 from ..dtypes import is_inexact
 from ..errors import ArgumentError
 from ..tensor.tensor import Tensor, tensor_from_array

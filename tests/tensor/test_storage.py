@@ -115,7 +115,7 @@ def test_empty_arrays_alias_nothing() -> None:
 def test_a_constant_beside_a_tensor_shares_the_memory_of_its_array() -> None:
     array = np.zeros(3)
     x = from_numpy(array)
-    assert oplib.dispatch.bind.LIFTERS[np.ndarray](array)._storage is x._storage
+    assert oplib.dispatch.lifting.LIFTERS[np.ndarray](array)._storage is x._storage
 
 
 def test_the_owner_of_an_array_is_what_holds_the_bytes() -> None:
@@ -170,6 +170,7 @@ def test_the_table_keeps_no_array_alive() -> None:
 
 def test_the_table_forgets_dead_storages() -> None:
     gc.collect()
+    storage_module._sweep()
     before = len(storage_module._by_owner), len(storage_module._opaque)
     kept = [from_numpy(np.zeros(2)) for _ in range(10)]
     kept += [from_numpy(np.from_dlpack(np.zeros(2))) for _ in range(10)]
@@ -177,6 +178,7 @@ def test_the_table_forgets_dead_storages() -> None:
         x.numpy()
     del kept, x
     gc.collect()
+    storage_module._sweep()
     assert (len(storage_module._by_owner), len(storage_module._opaque)) == before
 
 
