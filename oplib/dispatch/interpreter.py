@@ -15,14 +15,15 @@ Imports floors 0 and 1, `keys.py`, `operator.py`. Read next: `plan.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from .. import _state
 from .._text import caller_site
 from ..errors import CaptureError
-from .bind import tensor_leaves
+from ..schema import TensorType
+from .bind import may_hold_tensors, tensor_leaves
 from .keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
 from .operator import Operator
 
@@ -82,6 +83,12 @@ class Interpreter:
 
     def requires_grad_changed(self, tensor: Any, value: bool) -> None:
         """Take note that ``requires_grad`` of a tensor with this interpreter's array was set."""
+
+    def grad_replaced(self, tensor: Any) -> None:
+        """Take note that ``.grad`` of a tensor with this interpreter's array was set."""
+
+    def before_data(self, tensor: Any) -> None:
+        """Take note that the data of a tensor is about to be read around the operators."""
 
 
 def push(interpreter: Interpreter) -> Frame:
@@ -155,10 +162,11 @@ class InterpreterStage:
         self, op: Operator[..., Any], keys: int, below: Callable[..., Any] | None
     ) -> Callable[..., Any]:
         """Return the plan that runs the highest interpreter of a call."""
+        leaves_of = _tensors_of(op)
 
         def interpret(*args: Any) -> Any:
             state = _state.current()
-            frame = _highest_frame(state, args)
+            frame = _highest_frame(state, leaves_of(args))
             if frame is None:
                 return op.find_plan(keys & ~INTERPRETER)(*args)
             outer = frame.outer
@@ -177,23 +185,32 @@ class InterpreterStage:
 
     def describe(self, op: Operator[..., Any], keys: int, args: list[Any]) -> list[str]:
         """Return the lines `explain` shows for this stage."""
-        frame = _highest_frame(_state.current(), tuple(args))
+        frame = _highest_frame(_state.current(), tensor_leaves(args))
         if frame is None:
             return ["no interpreter takes part"]
         name = type(frame.interpreter).__name__
         return [f"{name} at level {frame.level}, entered {frame.opened_at}"]
 
 
-def _highest_frame(state: _state.State, args: tuple[Any, ...]) -> Frame | None:
+def _tensors_of(op: Operator[..., Any]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+    """Return a function that finds the tensors among the arguments of a call."""
+    kinds = [argument.type for argument in op.schema.arguments]
+    plain = [i for i, kind in enumerate(kinds) if isinstance(kind, TensorType)]
+    if sum(map(may_hold_tensors, kinds)) > len(plain):
+        return tensor_leaves
+    return lambda args: [args[i] for i in plain]
+
+
+def _highest_frame(state: _state.State, tensors: Sequence[Any]) -> Frame | None:
+    """Return the highest of the arguments' levels and the top of the stack."""
     frame = state.stack[-1] if state.stack else None
-    level = frame.level if frame is not None else 0
-    for tensor in tensor_leaves(args):
+    for tensor in tensors:
         if tensor._keys & INTERPRETER:
             found = tensor.array.frame
             if found.closed:
                 raise _leaked(found)
-            if found.level > level or (frame is None):
-                frame, level = found, found.level
+            if frame is None or found.level > frame.level:
+                frame = found
     return frame
 
 
