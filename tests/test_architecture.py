@@ -86,7 +86,8 @@ FLOORS: Floors = (
         package("meta", "conversion mode context placement results stage"),
         package(
             "functionalize",
-            "access storage opaque memory groups outcome settle interpreter run",
+            "access storage opaque tapes views level writes interpreter memory groups outcome "
+            "settle finish run",
         ),
         package(
             "graph",

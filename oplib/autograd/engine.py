@@ -323,7 +323,7 @@ def _accumulate(node: AccumulationNode, gradient: Tensor) -> None:
     """
     if gradient._storage.version:
         raise _overwritten(node)
-    if gradient._keys & PLACE != node.keys:
+    if gradient._keys & PLACE != node.keys or node.level:
         check_device(gradient, node)
     while True:
         present = node.grad

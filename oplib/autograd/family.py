@@ -393,4 +393,6 @@ def _check_unrecorded(op: Operator[..., Any], args: tuple[Any, ...]) -> None:
     for argument, value in zip(op.schema.arguments, args, strict=True):
         if argument.name in op.schema.mutated_arguments:
             for tensor in tensor_leaves([value]):
-                check_write(op, argument.name, tensor)
+                record = tensor._view
+                if record is not None and (record.family.root is not None or record.opaque):
+                    check_write(op, argument.name, tensor)

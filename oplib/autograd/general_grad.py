@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .. import _state
-from ..dispatch.keys import AUTOGRAD, CPU, VIEW
+from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, VIEW
 from ..errors import ArgumentError, AutogradError
-from ..prims import cast, new_full
+from ..prims import cast, clone, new_full
 from ..tensor.grad_meta import AutogradMeta
 from ..tensor.tensor import Tensor, tensor_from_result
 from .engine import Run, Targets, in_topological_order
@@ -255,7 +255,7 @@ def _seeded(
 
 def _is_plain(seed: Any, root: Tensor) -> bool:
     """Return whether a seed can be taken as it is, by far the most common case."""
-    if type(seed) is not Tensor or seed._keys != CPU:
+    if type(seed) is not Tensor or seed._keys != CPU or root._keys & INTERPRETER:
         return False
     own, given = root.array, seed.array
     return own.dtype is given.dtype and own.shape == given.shape
@@ -283,7 +283,8 @@ def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
     with _state.enter(_state.current() if create_graph else grad_off(_state.current())):
         if seed.dtype != root.dtype:
             return cast(seed, root.dtype)
-        return owned_copy(seed)
+        # A run that wraps tensors has to see a seed from outside of it: a graph may hold no copy.
+        return clone(seed) if root._keys & INTERPRETER else owned_copy(seed)
 
 
 def _constants(value: Any, inputs: list[Tensor]) -> list[Tensor]:

@@ -92,10 +92,11 @@ def zeros_for(node: GradNode, position: int, like: Tensor) -> Tensor:
 
 
 def check_device(gradient: Tensor, node: AccumulationNode) -> None:
-    """Raise for a gradient that lives elsewhere than its leaf (but for constants of a run)."""
-    if node.keys & INTERPRETER:
-        return
-    if gradient._keys & INTERPRETER:
+    """Raise for a gradient that lives elsewhere than its leaf, or on a deeper level."""
+    level = gradient.array.frame.level if gradient._keys & INTERPRETER else 0
+    if level <= node.level and node.level:
+        return  # a constant of the run is a gradient too
+    if level > node.level:
         raise AutogradError(
             "a gradient of a functionalized or captured run reached a tensor from outside of it; "
             "pass that tensor to the run as an argument"

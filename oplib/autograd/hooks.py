@@ -128,6 +128,8 @@ def set_grad(tensor: Tensor, value: Any) -> None:
         return
     if isinstance(meta.grad_node, AccumulationNode):
         meta.grad_node.grad = value
+        if tensor._keys & INTERPRETER:
+            tensor.array.frame.interpreter.grad_replaced(tensor)
     elif meta.retained is not None:
         meta.retained[0] = value
     elif value is not None:

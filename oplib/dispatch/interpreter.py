@@ -25,7 +25,7 @@ from ..errors import CaptureError
 from ..schema import TensorType
 from .keys import AUTOCAST, AUTOGRAD, CHECKED, INTERPRETER, VIEW
 from .lifting import may_hold_tensors, tensor_leaves
-from .operator import Operator, hooks
+from .operator import Operator
 from .preference import carry
 
 __all__ = [
@@ -179,11 +179,7 @@ class InterpreterStage:
         self, op: Operator[..., Any], keys: int, below: Callable[..., Any] | None
     ) -> Callable[..., Any]:
         """Return the plan that runs the highest interpreter of a call."""
-        plain = all(
-            isinstance(argument.type, TensorType) or not may_hold_tensors(argument.type)
-            for argument in op.schema.arguments
-        )
-        leaves_of = _plain_leaves if plain else tensor_leaves
+        leaves_of = _tensors_of(op)
         current, set_state = _state.current, _state.set_state
 
         def interpret(*args: Any) -> Any:
@@ -208,10 +204,13 @@ class InterpreterStage:
         return [f"{name} at level {frame.level}, entered {frame.opened_at}"]
 
 
-def _plain_leaves(args: Sequence[Any]) -> list[Any]:
-    """Return the tensors among arguments that hold none deeper."""
-    tensor = hooks.tensor
-    return [value for value in args if type(value) is tensor]
+def _tensors_of(op: Operator[..., Any]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+    """Return a function that finds the tensors among the arguments of a call."""
+    kinds = [argument.type for argument in op.schema.arguments]
+    plain = [i for i, kind in enumerate(kinds) if isinstance(kind, TensorType)]
+    if sum(map(may_hold_tensors, kinds)) > len(plain):
+        return tensor_leaves
+    return lambda args: [args[i] for i in plain]
 
 
 def _highest_frame(state: _state.State, tensors: Sequence[Any]) -> Frame | None:

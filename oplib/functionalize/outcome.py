@@ -43,13 +43,16 @@ class Past:
         other operator returned it.
     requires_grad : bool
     value : int or None
-        The value whose history a detached view has, if it has one.
+        The value of the detached handle it is a view of, if that has a history of its own.
+    detached_at : int
+        After how many steps there was that handle.
     """
 
     start: int | None
     steps: tuple[ViewStep, ...] | None
     requires_grad: bool
     value: int | None = None
+    detached_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +122,13 @@ class Gradient:
     """The gradient of an input after the run; value None clears it.
 
     That of a leaf replaces what it had; that of any other tensor goes on into the graph outside.
-    With `of_root` it is the gradient of the tensor that the input is a view of.
+    Without `adds` the program cleared what was there before. With `of_root` it is the gradient of
+    the tensor that the input is a view of.
     """
 
     index: int
     value: int | None
+    adds: bool = True
     of_root: bool = False
 
 

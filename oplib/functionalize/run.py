@@ -1,12 +1,12 @@
 """One functional run: inputs become handles, the function runs, handles become an outcome.
 
-Imports floors 0 to 4 and the files above.
+Imports floors 0 to 4 and the other files of this package.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from .. import _state
 from .._tree import flatten, unflatten
 from ..dispatch.interpreter import Frame, pop, push
 from ..dispatch.keys import AUTOGRAD, BACKENDS, INTERPRETER, META, VIEW
-from ..prims import clone, detach, graft
+from ..prims import detach, graft
 from ..tensor.geometry import Geometry
 from ..tensor.grad_meta import (
     AccumulationNode,
@@ -34,24 +34,12 @@ from ..tensor.tensor import (
     leaf_meta_of,
     tensor_from_result,
 )
-from .access import laid_out, recorded, view_at
+from .access import recorded, view_at
+from .finish import Finish
 from .groups import InputMemory
 from .interpreter import Functionalize
 from .memory import check_inside_owner, own_geometry, span_of
-from .outcome import (
-    Derived,
-    Gradient,
-    InputResult,
-    InputView,
-    LiteralResult,
-    Outcome,
-    Past,
-    Record,
-    SameResult,
-    ValueResult,
-    ValueView,
-    WriteBack,
-)
+from .outcome import Derived, Outcome
 from .settle import settle
 from .storage import FunctionalArray, Region
 
@@ -111,6 +99,12 @@ class FunctionalRun:
         What stands for them inside the run.
     derived : dict
         Input -> how it lies around another one, for memory that only ``as_strided`` reached.
+    leaves : dict
+        Input -> the node its gradient arrives at, and the gradient it began with.
+    roots : list of (input, node)
+        The same for tensors that several inputs are views of.
+    flags : dict
+        Input -> ``requires_grad``, where it was set inside.
     has_inner_leaves : bool
         Whether ``requires_grad`` was switched on inside.
     """
@@ -126,20 +120,22 @@ class FunctionalRun:
         given = {id(t): (t, i) for t, i in zip(tensors, inner or tensors, strict=True)}
         self.inputs: list[Tensor] = [tensor for tensor, _ in given.values()]
         self.inner: list[Tensor] = [below for _, below in given.values()]
-        self.interpreter = Functionalize(self.inputs, self._adopt)
-        self.handles = self.interpreter.handles
-        self.interpreter.adopt_beyond = self._adopt_beyond
-        self.interpreter.after_flag = self._flag_changed
         self._adopt_inner = adopt_inner
         self._span_inner = span_inner
         self._outside = outside
         self._index: dict[int, int] = {}
         self.memory = InputMemory(self.inputs, self._span)
+        self.interpreter = Functionalize(
+            self.inputs, self.inner, self.adopt, lambda: self.memory.differentiates
+        )
+        self.interpreter.adopt_beyond = self._adopt_beyond
+        self.interpreter.after_flag = self._flag_changed
+        self.handles = self.interpreter.handles
         self._storages: dict[int, Storage] = {}
         self._first_versions: dict[int, int] = {}
-        self._leaves: dict[int, tuple[AccumulationNode, Any]] = {}
-        self._roots: list[tuple[int, AccumulationNode]] = []
-        self._flags: dict[int, bool] = {}
+        self.leaves: dict[int, tuple[AccumulationNode, Any]] = {}
+        self.roots: list[tuple[int, AccumulationNode]] = []
+        self.flags: dict[int, bool] = {}
         self._undo: list[tuple[Tensor, bool]] = []
         self.derived: dict[int, Derived] = {}
         self.has_inner_leaves = False
@@ -162,7 +158,7 @@ class FunctionalRun:
             args, kwargs = unflatten(structure, iter(handles))
             result = function(*args, **kwargs)
             with _state.enter(frame.outer_state()), recorded():
-                return _Finish(self).outcome(result)
+                return Finish(self).outcome(result)
         except BaseException:
             for tensor, flag in self._undo:
                 tensor.requires_grad = flag
@@ -182,7 +178,7 @@ class FunctionalRun:
         for index, region in enumerate(self.memory.place_all(self.inner, storages)):
             self._enter(index, region)
         self._join_families()
-        for index in list(self._leaves):
+        for index in list(self.leaves):
             self._adopt_gradient(index)
 
     def _enter(self, index: int, region: Region) -> Tensor:
@@ -206,6 +202,10 @@ class FunctionalRun:
             self._first_versions[id(storage)] = storage.version
         return storage
 
+    def first_version(self, storage: Storage) -> int:
+        """Return the version a storage of this run began with."""
+        return self._first_versions[id(storage)]
+
     def _make_differentiable(self, index: int, handle: Tensor) -> None:
         """Make a handle a leaf of this level, or a tensor whose gradient goes on outside."""
         tensor = self.inputs[index]
@@ -217,15 +217,15 @@ class FunctionalRun:
             node.hooks, node.post_hooks = outside.hooks, outside.post_hooks
         else:
             _pass_on_from(handle)
-        self._leaves[index] = node, None
+        self.leaves[index] = node, None
 
     def _adopt_gradient(self, index: int) -> None:
         """Let a leaf have the gradient it has outside (a graph starts without one)."""
         tensor = self.inputs[index]
         if tensor.grad is not None and self.inner[index] is tensor:
-            node, _ = self._leaves[index]
-            node.grad = self._adopt(tensor.grad)
-            self._leaves[index] = node, node.grad
+            node, _ = self.leaves[index]
+            node.grad = self.adopt(tensor.grad)
+            self.leaves[index] = node, node.grad
 
     def _join_families(self) -> None:
         """Let inputs that are views of one tensor outside be so inside: all see a write to one.
@@ -253,7 +253,7 @@ class FunctionalRun:
             array = FunctionalArray(self.interpreter.frame, region, geometry)
             root = tensor_from_result(array)
             if outside.root is not None:
-                self._roots.append((indices[0], _make_leaf(root)))
+                self.roots.append((indices[0], _make_leaf(root)))
                 if type(outside.root.grad_node) is not AccumulationNode:
                     _pass_on_from(root)
         family = Family(root.autograd_meta, root.array, root._keys & ~(AUTOGRAD | VIEW))
@@ -262,13 +262,13 @@ class FunctionalRun:
             handle = self.handles[index]
             handle._view = ViewRecord(family, record.no_grad, record.opaque)
             handle._keys |= VIEW
-            if handle is not root and not record.opaque and index in self._leaves:
+            if handle is not root and not record.opaque and index in self.leaves:
                 handle._view.epoch = -1  # its record is derived from the root when it is needed
-                del self._leaves[index]
+                del self.leaves[index]
 
     # ------------------------------------------------------------------ the enclosing scope
 
-    def _adopt(self, tensor: Tensor) -> Tensor:
+    def adopt(self, tensor: Tensor) -> Tensor:
         """Return the handle of a tensor of the enclosing scope, a hidden input."""
         found = self._index.get(id(tensor))
         if found is not None:
@@ -285,7 +285,7 @@ class FunctionalRun:
         with self.outside():
             view = memory_around(self.inputs, derived)
         self.derived[len(self.inputs)] = derived
-        return self._adopt(view)
+        return self.adopt(view)
 
     def _span(self, indices: tuple[int, ...]) -> Tensor:
         """Return what stands for the memory that several inputs lie in."""
@@ -300,7 +300,7 @@ class FunctionalRun:
         array: FunctionalArray = handle.array
         index = next((i for i, known in enumerate(self.handles) if known is handle), None)
         if index is not None:
-            self._flags[index] = value
+            self.flags[index] = value
         if not value or handle.grad_fn is not None:
             return
         with _state.enter(self.interpreter.frame.outer_state()), recorded():
@@ -321,7 +321,7 @@ class FunctionalRun:
             meta = handle.autograd_meta
             assert meta is not None
             assert isinstance(meta.grad_node, AccumulationNode)
-            self._leaves[index] = meta.grad_node, None
+            self.leaves[index] = meta.grad_node, None
 
     def _leaf_of_input(self, index: int, current: Tensor) -> Tensor:
         """Return the value of an input that becomes a leaf, as a leaf of the level below."""
@@ -373,116 +373,6 @@ def _pass_on_from(handle: Tensor) -> None:
     node.hooks = None
     node.shapes, node.dtypes = leaf.shape, leaf.dtype
     handle.autograd_meta = new_meta(node, 0, leaf.shape, leaf.dtype)
-
-
-# ---------------------------------------------------------------------- the outcome
-
-
-class _Finish:
-    """Describes what a run left behind, with the values this names."""
-
-    def __init__(self, run: FunctionalRun) -> None:
-        self.run = run
-        self.owns = run.interpreter.owns
-        self.values: list[Tensor] = []
-        self.roots: dict[int, int] = {}
-
-    def outcome(self, result: Any) -> tuple[Outcome, list[Tensor]]:
-        """Return the outcome and its values."""
-        run, found = self.run, Outcome()
-        leaves, found.structure = flatten(result)
-        leaves = [run._adopt(x) if self._is_outside(x) else x for x in leaves]
-        self._writes(found)
-        seen: dict[int, int] = {}
-        shared = self._shared_regions(leaves)
-        for position, leaf in enumerate(leaves):
-            earlier = seen.setdefault(id(leaf), position)
-            if isinstance(leaf, Tensor) and earlier != position:
-                found.records.append(SameResult(earlier))
-            else:
-                found.records.append(self._record(leaf, shared))
-        self._gradients(found)
-        found.flags = list(run._flags.items())
-        return found, self.values
-
-    def _is_outside(self, leaf: Any) -> bool:
-        return isinstance(leaf, Tensor) and not self.owns(leaf)
-
-    def _writes(self, found: Outcome) -> None:
-        """Describe what is stored into the inputs, and by how much versions rise."""
-        counted = set()
-        for index, handle in enumerate(self.run.handles):
-            array: FunctionalArray = handle.array
-            region = array.region
-            if index in region.written_through:
-                recorded = index in region.recorded_through
-                no_grad = not recorded and self.run.inputs[index].requires_grad
-                found.writes.append(WriteBack(index, self._add(array.read()), no_grad))
-            storage = handle._storage
-            count = storage.version - self.run._first_versions[id(storage)]
-            if count and id(storage) not in counted:
-                counted.add(id(storage))
-                found.versions.append((index, count))
-
-    def _add(self, value: Tensor) -> int:
-        self.values.append(value)
-        return len(self.values) - 1
-
-    def _shared_regions(self, leaves: Iterable[Any]) -> set[int]:
-        """Return the regions that several different results live in."""
-        handles: dict[int, set[int]] = {}
-        for leaf in leaves:
-            if self.owns(leaf):
-                handles.setdefault(id(leaf.array.region), set()).add(id(leaf))
-        return {region for region, found in handles.items() if len(found) > 1}
-
-    def _record(self, leaf: Any, shared: set[int]) -> Record:
-        if not isinstance(leaf, Tensor):
-            return LiteralResult(leaf)
-        for index, handle in enumerate(self.run.handles):
-            if handle is leaf:
-                return InputResult(index)
-        array: FunctionalArray = leaf.array
-        region = array.region
-        if array.origin is not None:
-            base: FunctionalArray = self.run.handles[array.origin].array
-            past = self._past(leaf, base.history)
-            return InputView(array.origin, base.geometry, array.geometry, past)
-        requires_grad = leaf.requires_grad
-        if array.is_whole and array.history is None and id(region) not in shared:
-            return ValueResult(self._root(region), region.form, requires_grad)
-        return ValueView(self._root(region), region.form, array.geometry, self._past(leaf, None))
-
-    def _past(self, leaf: Tensor, of_base: Any) -> Past:
-        """Return what a view remembers besides its addresses."""
-        array: FunctionalArray = leaf.array
-        requires_grad = leaf.requires_grad
-        has_own = requires_grad and array.history is not of_base
-        value = self._add(array.read()) if has_own else None
-        return Past(array.start, array.steps, requires_grad, value)
-
-    def _root(self, region: Region) -> int:
-        """Return the value of a temporary, in a buffer that no input and no other result has."""
-        found = self.roots.get(id(region))
-        if found is None:
-            value = laid_out(region.value, region.form, True)
-            known = [*self.run.inner, *(self.values[i] for i in self.roots.values())]
-            if any(value is other for other in known):
-                value = clone(value)
-            found = self.roots[id(region)] = self._add(value)
-        return found
-
-    def _gradients(self, found: Outcome) -> None:
-        """Describe the gradients that arrived at inputs inside the run."""
-        for index, (node, before) in self.run._leaves.items():
-            if node.grad is before:
-                continue
-            value = None if node.grad is None else self._add(node.grad.array.read())
-            found.gradients.append(Gradient(index, value))
-        for index, node in self.run._roots:
-            if node.grad is not None:
-                value = self._add(node.grad.array.read())
-                found.gradients.append(Gradient(index, value, of_root=True))
 
 
 def install() -> None:

@@ -28,6 +28,7 @@ from .outcome import (
     LiteralResult,
     Outcome,
     Past,
+    Record,
     SameResult,
     ValueResult,
     ValueView,
@@ -58,25 +59,25 @@ def settle(
     """
     with recorded():
         stored = _values_to_store(outcome, inputs, values)
-        results = _Results(outcome, values, {id(s) for s in kept} | _storages(inputs)).found()
+    results = _Results(outcome, inputs, values, {id(s) for s in kept} | _storages(inputs))
+    found = [results.result(record) for record in outcome.records]
     _check_destinations(outcome, inputs, values)
     before = [inputs[index]._storage.version for index, _ in outcome.versions]
     for write, value in zip(outcome.writes, stored, strict=True):
         _store(inputs[write.index], value, write)
+    results.rewrite()
+    for (index, count), version in zip(outcome.versions, before, strict=True):
+        inputs[index]._storage.version = version + count
     for index, flag in outcome.flags:
         inputs[index].requires_grad = flag
     _settle_gradients(outcome, inputs, values)
-    for position, record in enumerate(outcome.records):
-        if isinstance(record, InputResult):
-            results[position] = inputs[record.index]
-        elif isinstance(record, InputView):
-            results[position] = _input_view(record, inputs, values)
-    for (index, count), version in zip(outcome.versions, before, strict=True):
-        inputs[index]._storage.version = version + count
+    for record, result in zip(outcome.records, found, strict=True):
+        if isinstance(record, InputView | ValueView):
+            _place_in_time(result, record.past.requires_grad)
     for position, record in enumerate(outcome.records):
         if isinstance(record, SameResult):
-            results[position] = results[record.result]
-    return unflatten(outcome.structure, iter(results))
+            found[position] = found[record.result]
+    return unflatten(outcome.structure, iter(found))
 
 
 def _storages(tensors: Sequence[Tensor]) -> set[int]:
@@ -177,33 +178,57 @@ def owned(value: Tensor) -> Tensor:
 
 
 class _Results:
-    """Makes the results that live in buffers of their own."""
+    """Makes the results, before anything is stored: views see the stores as they do in eager code.
 
-    def __init__(self, outcome: Outcome, values: Sequence[Tensor], taken: set[int]) -> None:
-        self.outcome = outcome
+    Parameters
+    ----------
+    outcome : Outcome
+    inputs, values : sequence of Tensor
+    taken : set of int
+        The storages no result of its own may lie in.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        inputs: Sequence[Tensor],
+        values: Sequence[Tensor],
+        taken: set[int],
+    ) -> None:
+        self.inputs = inputs
         self.values = values
         self.taken = taken
         self.roots: dict[int, Tensor] = {}
         self.given_out: set[int] = set()
+        self.detached: list[tuple[Tensor, Tensor]] = []
         self.rewritten = {
             record.value
             for record in outcome.records
             if isinstance(record, ValueView) and record.past.value is not None
         }
 
-    def found(self) -> list[Any]:
-        """Return one result per record; None for those that are inputs or views of them."""
-        return [self._result(record) for record in self.outcome.records]
-
-    def _result(self, record: Any) -> Any:
-        if isinstance(record, LiteralResult):
-            return record.value
-        if isinstance(record, ValueResult):
-            value = self._own(laid_out(self.values[record.value], record.form, True))
-            return value if record.requires_grad else _plain(value)
-        if isinstance(record, ValueView):
-            return self._view(record)
+    def result(self, record: Record) -> Any:
+        """Return the result of a record; None for one that is the same as another."""
+        match record:
+            case InputResult(index):
+                return self.inputs[index]
+            case InputView():
+                return self._input_view(record)
+            case LiteralResult(value):
+                return value
+            case ValueResult():
+                with recorded():
+                    value = self._own(laid_out(self.values[record.value], record.form, True))
+                    return value if record.requires_grad else _plain(value)
+            case ValueView():
+                return self._value_view(record)
         return None
+
+    def rewrite(self) -> None:
+        """Store what is there already through detached handles that have a history of their own."""
+        for handle, value in self.detached:
+            with recorded():
+                copy_(handle, value)
 
     def _own(self, value: Tensor) -> Tensor:
         """Return a value in a buffer that no other result and no input lies in."""
@@ -212,42 +237,61 @@ class _Results:
         self.taken.add(id(value._storage))
         return value
 
-    def _view(self, record: ValueView) -> Tensor:
+    def _input_view(self, record: InputView) -> Tensor:
+        steps, start = record.past.steps, record.past.start
+        base = self.inputs[record.index if steps is None or start is None else start]
+        return self._view(record.past, base, record.base, record.geometry)
+
+    def _value_view(self, record: ValueView) -> Tensor:
         root = self.roots.get(record.value)
         if root is None:
-            value = laid_out(self.values[record.value], record.form, True)
-            if record.value in self.rewritten:
-                value = clone(value)
-            root = self.roots[record.value] = self._own(value)
-        whole = record.past == Past(None, (), bool(root._keys & AUTOGRAD))
-        if whole and record.value not in self.given_out:
+            with recorded():
+                value = laid_out(self.values[record.value], record.form, True)
+                if record.value in self.rewritten:
+                    value = clone(value)
+                root = self.roots[record.value] = self._own(value)
+        is_root = record.past == Past(None, (), bool(root._keys & AUTOGRAD))
+        if is_root and record.value not in self.given_out:
             self.given_out.add(record.value)
             return root
-        return _remembering(record.past, root, record.form, record.geometry, self.values)
+        return self._view(record.past, root, record.form, record.geometry)
+
+    def _view(self, past: Past, root: Tensor, form: Geometry, geometry: Geometry) -> Tensor:
+        """Return a view of a buffer that came about as the handle inside the run did."""
+        if past.steps is None:
+            view = view_at(root, form, geometry)
+        else:
+            view = _replayed(root, past.steps[: past.detached_at])
+            if past.value is not None:
+                self._note_detached(view, self.values[past.value])
+            view = _replayed(view, past.steps[past.detached_at :])
+        return alias(root) if view is root else view
+
+    def _note_detached(self, handle: Tensor, value: Tensor) -> None:
+        if self_overlap(form_of(handle)):
+            raise AliasError(
+                "a detached view that overlaps itself leaves a functional run with a history of "
+                "its own\n  return a copy: x.clone()"
+            )
+        if id(value._storage) in self.taken:
+            with recorded():
+                value = clone(value)
+        self.detached.append((handle, value))
 
 
-def _input_view(record: InputView, inputs: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-    steps, start = record.past.steps, record.past.start
-    base = inputs[record.index if steps is None or start is None else start]
-    return _remembering(record.past, base, record.base, record.geometry, values)
+def _place_in_time(view: Tensor, requires_grad: bool) -> None:
+    """Let a view be behind its family, or not, as the handle inside the run was.
 
-
-def _remembering(
-    past: Past, root: Tensor, form: Geometry, geometry: Geometry, values: Sequence[Tensor]
-) -> Tensor:
-    """Return a view of a buffer with the past that the handle had inside the run."""
-    view = view_at(root, form, geometry) if past.steps is None else _replayed(root, past.steps)
-    if view is root:
-        view = alias(root)
-    if past.value is not None:
-        with recorded():
-            _copy(view, values[past.value])  # what is there already, for the sake of its history
-    if past.requires_grad:
-        if not view._keys & AUTOGRAD and view._view is not None:
-            view._view.epoch = -1  # taken under no_grad, before a recorded write made it stale
-    elif view._keys & AUTOGRAD:
-        view.requires_grad = False
-    return view
+    One that was taken under no_grad has no history until a recorded write makes it stale.
+    """
+    record = view._view
+    if requires_grad:
+        if record is not None and not view._keys & AUTOGRAD:
+            record.epoch = -1
+    else:
+        if record is not None:
+            record.epoch = record.family.epoch
+        view._keys &= ~AUTOGRAD
 
 
 def _replayed(root: Tensor, steps: Sequence[ViewStep]) -> Tensor:

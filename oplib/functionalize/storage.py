@@ -34,7 +34,7 @@ from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
 from .access import Access, access, laid_out, recorded
 
-__all__ = ["FunctionalArray", "Region", "ViewStep", "form_of"]
+__all__ = ["Detached", "FunctionalArray", "Region", "ViewStep", "form_of"]
 
 
 class Region:
@@ -167,7 +167,7 @@ def form_of(tensor: Any) -> Geometry:
     array = tensor.array
     strides = array.strides
     g = Geometry(array.dtype, array.shape, strides)
-    if all(step >= 0 for step in strides):
+    if not strides or min(strides) >= 0:
         return g
     return Geometry(g.dtype, g.shape, g.strides, -extent(g)[0])
 
@@ -191,6 +191,14 @@ class ViewStep:
     args: tuple[Any, ...]
     part: int | None
     no_grad: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detached:
+    """A history that began with ``detach()``: where that handle lies, and after how many steps."""
+
+    geometry: Geometry
+    steps: int
 
 
 class FunctionalArray:
@@ -306,7 +314,8 @@ class FunctionalArray:
         view.start = self.start
         view.steps = None if step is None or self.steps is None else (*self.steps, step)
         if detached:
-            view.history = object()
+            steps = 0 if view.steps is None else len(view.steps)
+            view.history = Detached(geometry, steps)
         return view
 
     @property

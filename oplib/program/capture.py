@@ -29,7 +29,7 @@ from ..functionalize.outcome import (
     ValueView,
 )
 from ..functionalize.run import FunctionalRun
-from ..graph import Graph, GraphBuilder, Reference, Same, Value, verify
+from ..graph import Graph, GraphBuilder, Reference, Same, Value
 from ..graph.passes import dead_code
 from ..tensor.tensor import Tensor
 from .program import Program
@@ -107,7 +107,6 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
         raise
     finally:
         pop(frame)
-    verify(graph)
     signature = Signature.of(leaves, structure, run, inputs.spans, outcome)
     captured = [t for i, t in enumerate(run.inputs) if i >= len(tensors) and i not in run.derived]
     return Program(graph, outcome, signature, captured)

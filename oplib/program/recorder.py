@@ -10,7 +10,6 @@ Imports floors 0 to 5. Read next: `capture.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
@@ -49,6 +48,7 @@ __all__ = ["CapturedArray", "Recorder", "install"]
 
 AnyOperator = Operator[..., Any]
 _new: Final = object.__new__
+_CONTAINERS: Final = frozenset({list, tuple, dict})
 
 
 class CapturedArray:
@@ -142,43 +142,56 @@ class Recorder(Interpreter):
         """Record one call and return captured tensors for its results."""
         if op is lift and not self.owns(args[0]):
             args = (self.constant(args[0]),)
-        lifted = [_mapped(self._lifted, value) for value in args]
-        inferred = self._infer(op, lifted)
         if op is functionalized:
-            return self._functionalized(lifted, inferred)
+            return self._functionalized([tree_map(self._lifted, value) for value in args])
+        values: list[Any] = []
+        fakes: list[Any] = []
+        for value in args:
+            kind = type(value)
+            if kind is Tensor:
+                array = value.array
+                if type(array) is CapturedArray and array.frame is frame:
+                    values.append(array.value)
+                    fakes.append(array.fake)
+                    continue
+            elif kind not in _CONTAINERS:
+                values.append(value)
+                fakes.append(value)
+                continue
+            lifted = tree_map(self._lifted, value)
+            values.append(tree_map(_value_leaf, lifted))
+            fakes.append(tree_map(_fake_leaf, lifted))
+        inferred = self._infer(op, fakes)
         if type(inferred) is Tensor:
-            node = self._record(op, lifted, (meta_of(inferred),))
+            node = self._record(op, values, (meta_of(inferred),))
             return self.track(node.results[0], inferred)
-        if inferred is not None and not op.effects and not _has_tensors((lifted, inferred)):
+        if inferred is not None and not op.effects and not _has_tensors((args, inferred)):
             return inferred
         returns = (inferred,) if len(op.schema.returns) == 1 else tuple(inferred or ())
-        node = self._record(op, lifted, tuple([tree_map(meta_of, result) for result in returns]))
+        node = self._record(op, values, tuple([tree_map(meta_of, result) for result in returns]))
         tracked = [self._tracked(v, r) for v, r in zip(node.results, returns, strict=True)]
         if not tracked:
             return None
         return tracked[0] if len(tracked) == 1 else tuple(tracked)
 
-    def _infer(self, op: AnyOperator, lifted: list[Any]) -> Any:
+    def _infer(self, op: AnyOperator, fakes: list[Any]) -> Any:
         """Return the results of a call on fakes."""
         state = _state.current()
         _state.set_state(self._inference)
         try:
-            return op.call_positional([_mapped(_fake_leaf, value) for value in lifted])
+            return op.call_positional(fakes)
         finally:
             _state.set_state(state)
 
-    def _record(self, op: AnyOperator, lifted: list[Any], metas: tuple[Any, ...]) -> Call:
-        return self.builder.call(
-            op,
-            tuple([_mapped(_value_leaf, value) for value in lifted]),
-            metas,
-            flags=self._flags(),
-            where=provenance(),
-        )
+    def _record(self, op: AnyOperator, values: list[Any], metas: tuple[Any, ...]) -> Call:
+        return self.builder.call(op, tuple(values), metas, flags=self._flags(), where=provenance())
 
-    def _functionalized(self, lifted: list[Any], inferred: Any) -> Any:
+    def _functionalized(self, lifted: list[Any]) -> Any:
         """Record an opaque mutating call as a `functionalized` node."""
         name, arguments, bases, forms = lifted
+        fresh, regions = self._infer(
+            functionalized, [tree_map(_fake_leaf, value) for value in lifted]
+        )
         op = get_op(name)
         distinct: list[Tensor] = []
         for base in bases:
@@ -192,7 +205,6 @@ class Recorder(Interpreter):
             whole = same_geometry(leaf.geometry, forms[leaf.region])
             return Reference(values[leaf.region], None if whole else leaf.geometry)
 
-        fresh, regions = inferred
         bound = tuple([tree_map(refer, value) for value in arguments])
         assert len(fresh_returns(op.schema, bound)) == len(fresh)
         node = self.builder.functionalized(
@@ -237,13 +249,6 @@ class Recorder(Interpreter):
         raise CaptureError(
             f"a tensor {leaf.describe()} from outside of the capture was met in an unexpected place"
         )
-
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to the leaves of one argument."""
-    if type(value) is list or type(value) is tuple or type(value) is dict:
-        return tree_map(function, value)
-    return function(value)
 
 
 def _fake_leaf(leaf: Any) -> Any:

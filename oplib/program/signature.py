@@ -88,7 +88,9 @@ class Signature:
     written : tuple of int
         The inputs that are written.
     differentiated : tuple of int
-        The inputs that receive a gradient inside.
+        The inputs that receive a gradient inside, beside one they may have.
+    storages : tuple of int
+        Per written input, the first written one that lies in the same storage.
     groups : tuple
         Which inputs share written memory, and how.
     """
@@ -103,6 +105,7 @@ class Signature:
     recording: bool | None
     written: tuple[int, ...]
     differentiated: tuple[int, ...]
+    storages: tuple[int, ...]
     groups: tuple[Any, ...]
 
     @classmethod
@@ -131,7 +134,8 @@ class Signature:
             tuple(spans),
             _grad_mode() if any(tensor.requires_grad for tensor in inputs) else None,
             written,
-            tuple([gradient.index for gradient in outcome.gradients]),
+            tuple([gradient.index for gradient in outcome.gradients if gradient.adds]),
+            _storages_of(inputs, written),
             memory_groups(inputs, written),
         )
 
@@ -195,6 +199,13 @@ class Signature:
             if found != offset:
                 place = f"expected at byte {offset} of its storage"
                 yield f"{self._name(index)}: {place}, found {found}"
+        storages = _storages_of(inputs, self.written)
+        for index, at_capture, first in zip(self.written, self.storages, storages, strict=True):
+            if at_capture != first:
+                yield (
+                    f"{self._name(index)}: expected in the storage of {self._name(at_capture)}, "
+                    f"found in that of {self._name(first)}"
+                )
         if self.written:
             groups = memory_groups(inputs, self.written)
             if groups != self.groups:
@@ -238,6 +249,12 @@ class Signature:
             for group in groups
         ]
         return "; ".join(texts) or "nothing that is written is shared"
+
+
+def _storages_of(inputs: Sequence[Tensor], written: Sequence[int]) -> tuple[int, ...]:
+    """Return, per written input, the first one in the same storage: they share a version."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(inputs[index]._storage), index) for index in written])
 
 
 def _grad_mode() -> bool:

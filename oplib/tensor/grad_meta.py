@@ -240,10 +240,21 @@ class WideGradNode(GradNode):
 class AccumulationNode:
     """The node of a leaf: it owns ``.grad`` and works after the leaf's handle is gone.
 
-    `keys` says where the leaf lives: its backend, whether it is fake or wrapped by an interpreter.
+    `keys` says where the leaf lives: its backend, whether it is fake or wrapped by an interpreter;
+    `level` is that interpreter's, 0 without one.
     """
 
-    __slots__ = ("__weakref__", "dtypes", "grad", "hooks", "keys", "leaf", "post_hooks", "shapes")
+    __slots__ = (
+        "__weakref__",
+        "dtypes",
+        "grad",
+        "hooks",
+        "keys",
+        "leaf",
+        "level",
+        "post_hooks",
+        "shapes",
+    )
 
     edges: Final = ()
     width: Final = 1
@@ -253,6 +264,7 @@ class AccumulationNode:
     grad: Any
     hooks: NodeHooks | None
     keys: int
+    level: int
     post_hooks: dict[int, Callable[..., Any]] | None
     leaf: weakref.ref[Any] | None
     shapes: tuple[int, ...]
@@ -399,6 +411,7 @@ def new_leaf_meta(shape: tuple[int, ...], dtype: Any, leaf: Any) -> AutogradMeta
     node.hooks = None
     node.post_hooks = None
     node.keys = leaf._keys & (BACKENDS | META | INTERPRETER)
+    node.level = leaf.array.frame.level if leaf._keys & INTERPRETER else 0
     node.leaf = weakref.ref(leaf)
     node.shapes = shape
     node.dtypes = dtype

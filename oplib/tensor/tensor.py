@@ -260,6 +260,8 @@ class Tensor(_OperatorMethods):
         """
         array = self.array
         if type(array) is _ndarray:
+            for frame in _state.current().stack:
+                frame.interpreter.before_data(self)
             publish(array, self._storage)
             return array
         return ARRAY_TYPES[type(array)].to_numpy(array)  # type: ignore[no-any-return]

@@ -7,17 +7,18 @@ versions of inputs; gradients of all leaves."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 import oplib
 from oplib import Tensor
+from oplib.graph import verify
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.program import Broken, Program, Runner
 
-__all__ = ["MODES", "Observation", "check", "observe"]
+__all__ = ["MODES", "Observation", "check", "check_guards", "observe", "seed_of"]
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Callable[..., Any], Program, Sequence[Tensor]], Any]
@@ -41,7 +42,9 @@ def _twice(function: Callable[..., Any], program: Program, inputs: Sequence[Tens
 
 
 def _captured(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
-    return oplib.capture(function, *program.layout.make(99).tensors)(*inputs)
+    made = oplib.capture(function, *program.layout.make(99).tensors)
+    verify(made.graph)
+    return made(*inputs)
 
 
 def _captured_inside(
@@ -144,7 +147,7 @@ def _differentiate(seen: Observation, results: list[Tensor], inputs: Inputs) -> 
     outputs = list({id(r): r for r in results if _requires_grad(r) is True}.values())
     if not outputs:
         return
-    seeds = [oplib.from_numpy(_seed(output)) for output in outputs]
+    seeds = [oplib.from_numpy(seed_of(output)) for output in outputs]
     try:
         found = oplib.grad(outputs, inputs.leaves, seeds, allow_unused=True)
     except Exception as error:
@@ -154,7 +157,8 @@ def _differentiate(seen: Observation, results: list[Tensor], inputs: Inputs) -> 
     seen.gradients = [None if g is None else np.array(g.numpy()) for g in found]
 
 
-def _seed(output: Tensor) -> Array:
+def seed_of(output: Tensor) -> Array:
+    """Return the incoming gradient of a result."""
     weights = (np.arange(output.size) % 5 - 1.0).reshape(output.shape)
     if output.dtype.kind == "c":
         weights = weights + 1j * (weights[::-1] if weights.ndim else weights)
@@ -172,6 +176,28 @@ def check(program: Program, modes: Sequence[str], seeds: Sequence[int] = (0, 1))
             difference = _difference(expected, observe(MODES[mode], program, seed))
             if difference:
                 return f"{mode}, contents {seed}: {difference}"
+    return ""
+
+
+def check_guards(program: Program) -> str:
+    """Return how a program captured where inputs share memory is wrong where they do not.
+
+    And the other way round. It may refuse, by a `GuardError`; it must not compute something else.
+    """
+    apart = replace(program, layout=program.layout.apart())
+    for made_for, called_with in ((program, apart), (apart, program)):
+        examples = made_for.layout.make(97).tensors
+        try:
+            made = oplib.capture(Runner(made_for), *examples)
+        except (oplib.OplibError, TypeError, ValueError, IndexError):
+            continue
+        found = observe(lambda _, __, inputs, made=made: made(*inputs), called_with, 0)
+        if isinstance(found.raised, oplib.GuardError):
+            continue
+        expected = observe(_eager, called_with, 0)
+        difference = _difference(expected, found)
+        if difference and not expected.error:
+            return f"called with other aliases: {difference}"
     return ""
 
 

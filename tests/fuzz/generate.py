@@ -84,6 +84,7 @@ class _Maker:
             (self._view, 34),
             (self._in_place, 26),
             (self._opaque, 16),
+            (self._exchange, 5),
             (self._drop, 3),
         ]
         (chosen,) = self.pick.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
@@ -266,10 +267,19 @@ class _Maker:
             ]
         )
 
+    def _exchange(self) -> str:
+        """Copy one input into another one, the first step of an exchange."""
+        live = [name for name in self.names if name.startswith("x")]
+        x = self.pick.choice(live) if live else self._any()
+        same = [n for n in live if n != x and self.names[n].shape == self.names[x].shape]
+        y = self.pick.choice(same) if same else self._same_shape(x)
+        return f"{x}.copy_({y})"
+
     def _destination(self) -> str:
         """Return a live name, one that does not overlap itself most of the time."""
+        inputs = [name for name in self.names if name.startswith("x")]
         for _ in range(3):
-            name = self._any()
+            name = self.pick.choice(inputs) if inputs and self.pick.random() < 0.2 else self._any()
             if not self_overlap(geometry_of(self.names[name].array)):
                 break
         return name

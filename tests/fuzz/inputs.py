@@ -7,7 +7,8 @@ is none)."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,16 +58,35 @@ class Layout:
         lines += [f"        {one!r}," for one in self.inputs]
         return "\n".join([*lines, "    ),", ")"])
 
-    def make(self, seed: int) -> Inputs:
-        """Return fresh inputs with contents that depend on `seed`."""
-        made = Inputs()
+    def make(self, seed: int, smooth: bool = False) -> Inputs:
+        """Return fresh inputs with contents that depend on `seed`: small integers.
+
+        With `smooth` no two elements are equal, so that choices between elements do not change
+        under a small step.
+        """
         numbers = np.random.default_rng(seed)
-        roots = [_root(buffer, numbers, made) for buffer in self.buffers]
+        contents = [_contents(buffer, numbers) for buffer in self.buffers]
+        if smooth:
+            for array in contents:
+                array += (np.arange(1, array.size + 1) * 0.0173).astype(array.dtype)
+        return self.make_of(contents)
+
+    def make_of(self, contents: Sequence[Array]) -> Inputs:
+        """Return inputs over buffers that hold the given arrays."""
+        made = Inputs()
+        pairs = zip(self.buffers, contents, strict=True)
+        roots = [_root(buffer, array.copy(), made) for buffer, array in pairs]
         made.tensors = [
             _view(roots[one.buffer], one, self.buffers[one.buffer]) for one in self.inputs
         ]
         made.arrays = [_owner(root) for root in roots]
         return made
+
+    def apart(self) -> Layout:
+        """Return the layout in which no two inputs share memory."""
+        buffers = [self.buffers[one.buffer] for one in self.inputs]
+        inputs = [replace(one, buffer=number) for number, one in enumerate(self.inputs)]
+        return Layout(tuple(buffers), tuple(inputs))
 
 
 @dataclass
@@ -85,8 +105,8 @@ def _contents(buffer: Buffer, numbers: np.random.Generator) -> Array:
     return whole.astype(buffer.dtype)
 
 
-def _root(buffer: Buffer, numbers: np.random.Generator, made: Inputs) -> Tensor:
-    tensor = oplib.from_numpy(_contents(buffer, numbers))
+def _root(buffer: Buffer, contents: Array, made: Inputs) -> Tensor:
+    tensor = oplib.from_numpy(contents)
     if buffer.kind == "plain":
         return tensor
     tensor.requires_grad = True
@@ -137,6 +157,10 @@ def random_layout(pick: random.Random) -> Layout:
     inputs: list[Input] = []
     dtype = pick.choice(["float64"] * 6 + ["complex128", "float32", "int64"])
     count = pick.choice([1, 2, 2, 3, 3])
+    if count > 1 and pick.random() < 0.2:  # inputs that can be exchanged
+        whole = Input(0, (6,), (1,), 0)
+        buffers = [Buffer(dtype, 6, "plain") for _ in range(count)]
+        return Layout(tuple(buffers), tuple(replace(whole, buffer=i) for i in range(count)))
     while len(inputs) < count:
         if buffers and pick.random() < 0.45:
             buffer = pick.randrange(len(buffers))

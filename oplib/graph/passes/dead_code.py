@@ -32,7 +32,8 @@ def dead_code(graph: Graph) -> Graph:
     for node in reversed(graph.body):
         if _has_effects(node) or any(value in needed for value in defined_values(node)):
             needed.update(used_values(node))
-            needed.update(binders[name] for name in _symbols(node) if name in binders)
+            if binders:
+                needed.update(binders[name] for name in _symbols(node) if name in binders)
         else:
             dead.add(node)
     if not dead:
