@@ -43,6 +43,11 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("index_sum", "index_winners", "take_along_dim"),
     ),
     "linalg": ("dot", "matmul", "outer"),
+    "masking": ("tril", "triu"),
+    "decompositions": (
+        *("cholesky", "det", "eigh", "inv", "lstsq", "pinv", "qr", "slogdet", "solve"),
+        *("solve_triangular", "svd", "trace"),
+    ),
     "scan": ("cumsum",),
     "nn": ("log_softmax", "softmax"),
     "complex": ("angle", "complex", "imag", "polar"),

@@ -61,6 +61,8 @@ A = normal(3, 4)
 B = normal(3, 4)
 CUBE = normal(2, 3, 4)
 MASK = A > 0
+SQUARE = normal(3, 3) + np.diag([2.0, 3.5, 5.0])
+SQUARES = np.stack([SQUARE, SQUARE.T + np.diag([1.0, 2.0, 4.0])])
 
 UNARY = (
     *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
@@ -110,6 +112,23 @@ CASES: dict[str, list[Call]] = {
     ],
     "dot": [call(A[0], B[0])],
     "outer": [call(A[0], B[:, 0])],
+    "tril": [call(A), call(CUBE, -1), call(A, 1)],
+    "triu": [call(A), call(CUBE, -1), call(A, 1)],
+    **{name: [call(SQUARE), call(SQUARES)] for name in ("inv", "det", "slogdet", "trace")},
+    "solve": [
+        *(call(SQUARE, normal(3)), call(SQUARE, normal(3, 2)), call(SQUARES, normal(3, 1))),
+        *(call(SQUARES, normal(3)), call(SQUARE, normal(2, 3, 2))),
+    ],
+    "solve_triangular": [
+        call(SQUARE, normal(3, 2), upper=True),
+        call(SQUARES, normal(3), upper=False),
+    ],
+    "pinv": [call(A), call(CUBE), call(A.T.copy())],
+    "lstsq": [call(A.T.copy(), normal(4, 2))],
+    "cholesky": [call(SQUARE), call(SQUARES)],
+    "qr": [call(SQUARE), call(CUBE.swapaxes(1, 2).copy())],
+    "eigh": [call(SQUARE), call(SQUARES)],
+    "svd": [call(SQUARE), call(A), call(A.T.copy())],
     # views
     "transpose": [call(CUBE), call(CUBE, [1, 2, 0]), call(CUBE, [-1, 0, 1])],
     "swapaxes": [call(CUBE, 0, -1)],
@@ -216,6 +235,8 @@ COMPLEX = (
     ),
     *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
     *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
+    *("tril", "inv", "det", "slogdet", "trace", "solve", "solve_triangular", "pinv", "lstsq"),
+    *("cholesky", "qr"),
     *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),
 )
 """Operators whose cases are also checked on complex numbers."""

@@ -135,7 +135,7 @@ def test_functionalized_and_captured_calls_give_the_eager_values(name, given, tr
     )
     expected, result = run(*tensors()), program(*tensors())
     pairs = (
-        zip(expected, result, strict=True) if isinstance(expected, list) else [(expected, result)]
+        zip(expected, result, strict=True) if isinstance(expected, list | tuple) else [(expected, result)]
     )
     for a, b in pairs:
         np.testing.assert_array_equal(b.numpy(), a.numpy())
@@ -161,7 +161,7 @@ def differentiable(name: str, given: Call) -> Any:
         return op(*args, **call.kwargs)
 
     result = run(*call.args)
-    parts = result if isinstance(result, list) else [result]
+    parts = result if isinstance(result, list | tuple) else [result]
     return (run, call.args) if any(part.requires_grad for part in parts) else None
 
 
@@ -228,6 +228,6 @@ def test_values_do_not_depend_on_layout(name, given, layout):
     plain, other = as_tensors(given), as_tensors(given.mapped(LAYOUTS[layout]))
     expected = operator(name)(*plain.args, **plain.kwargs)
     result = operator(name)(*other.args, **other.kwargs)
-    pairs = zip(expected, result, strict=True) if isinstance(result, list) else [(expected, result)]
+    pairs = zip(expected, result, strict=True) if isinstance(result, list | tuple) else [(expected, result)]
     for a, b in pairs:
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-12, atol=1e-14)
