@@ -48,7 +48,12 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("cholesky", "det", "eigh", "inv", "lstsq", "pinv", "qr", "slogdet", "solve"),
         *("solve_triangular", "svd", "trace"),
     ),
-    "scan": ("cumsum",),
+    "scan": ("cumargmax", "cumargmin", "cummax", "cummin", "cumprod", "cumsum", "diff"),
+    "contractions": ("contract", "einsum", "kron", "tensordot"),
+    "sorting": (
+        *("argsort", "count_nonzero", "isclose", "median", "nonzero", "quantile", "searchsorted"),
+        *("sort", "topk", "unique"),
+    ),
     "nn": ("log_softmax", "softmax"),
     "complex": ("angle", "complex", "imag", "polar"),
     "inplace": (

@@ -112,6 +112,28 @@ CASES: dict[str, list[Call]] = {
     ],
     "dot": [call(A[0], B[0])],
     "outer": [call(A[0], B[:, 0])],
+    "contract": [call("ij,jk->ki", [A, normal(4, 2)]), call("ij,i,k->j", [A, A[:, 0], B[0]])],
+    "einsum": [
+        *(call("ij,jk", [A, normal(4, 2)]), call("ii->i", [SQUARE]), call("iij->j", [SQUARES.T])),
+        *(call("...ij,...j->...i", [CUBE, B[0]]), call("bij,bjk->b", [CUBE, CUBE.swapaxes(1, 2)])),
+        *(call("i,j,k->kij", [A[0], A[1], A[2]]), call("...->...", [A]), call("ij->", [A])),
+        call("...i,...i", [CUBE, normal(1, 3, 4)]),
+    ],
+    "tensordot": [call(CUBE, CUBE, [0, 2], [0, 2]), call(A, B, [], []), call(A, B, [-1], [1])],
+    "kron": [call(A, normal(2)), call(SQUARE, A)],
+    "sort": [call(A), call(CUBE, 1, True)],
+    "argsort": [call(A), call(CUBE, 0, True), call(at(2, 1, 2, 1))],
+    "topk": [call(A, 2), call(CUBE, 1, 1, False)],
+    "median": [call(A), call(CUBE, 1), call(A, 1, True)],
+    "quantile": [call(A, 0.3), call(CUBE, 0.9, 2), call(A, 1.0, 0, True)],
+    "searchsorted": [call(at(1.0, 2.0, 4.0), A), call(at(1, 2, 2, 4), at(2, 5), right=True)],
+    "unique": [call(at(3, 1, 3, 2))],
+    "nonzero": [call(MASK)],
+    "count_nonzero": [call(at(0, 2, 0)), call(MASK, 1, True)],
+    "isclose": [call(A, A + 1e-9), call(A, B)],
+    **{name: [call(CUBE, 1), call(A, -1), call(A[:1], 0)] for name in ("cumprod", "cummax")},
+    **{name: [call(CUBE, 1), call(A, -1)] for name in ("cummin", "cumargmax", "cumargmin")},
+    "diff": [call(A), call(CUBE, 2, 1)],
     "tril": [call(A), call(CUBE, -1), call(A, 1)],
     "triu": [call(A), call(CUBE, -1), call(A, 1)],
     **{name: [call(SQUARE), call(SQUARES)] for name in ("inv", "det", "slogdet", "trace")},
@@ -217,6 +239,9 @@ CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] fo
 UNINITIALISED = ("empty", "empty_like", "new_empty")
 """Operators whose values mean nothing."""
 
+DYNAMIC = ("unique", "nonzero")
+"""Operators whose results have sizes that depend on data."""
+
 COMPLEX = (
     *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
     *("tanh", "asinh", "acosh", "atan", "sigmoid", "sign", "sqrt", "rsqrt", "log", "log2", "log10"),
@@ -235,6 +260,7 @@ COMPLEX = (
     ),
     *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
     *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
+    *("contract", "einsum", "tensordot", "kron", "cumprod", "diff"),
     *("tril", "inv", "det", "slogdet", "trace", "solve", "solve_triangular", "pinv", "lstsq"),
     *("cholesky", "qr"),
     *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),

@@ -16,6 +16,7 @@ from oplib.testing import gradcheck, gradgradcheck
 from tests.std.cases import (
     CASES,
     COMPLEX,
+    DYNAMIC,
     LAYOUTS,
     UNINITIALISED,
     WRITING,
@@ -98,6 +99,8 @@ def first_argument(given: Call) -> Any:
 def test_the_fake_rule_predicts_shape_dtype_and_strides(name, given, layout):
     if name == "as_strided" and layout in ("reversed", "strided"):
         pytest.skip("counts from the start of the storage, which is elsewhere")
+    if name in DYNAMIC:
+        pytest.skip("a size that depends on data")
     real = as_tensors(given.mapped(LAYOUTS[layout]))
     with oplib.FakeTensorMode() as mode:
         fake = Call(_faked(as_tensors(given.mapped(LAYOUTS[layout])).args, mode), given.kwargs)
@@ -135,7 +138,9 @@ def test_functionalized_and_captured_calls_give_the_eager_values(name, given, tr
     )
     expected, result = run(*tensors()), program(*tensors())
     pairs = (
-        zip(expected, result, strict=True) if isinstance(expected, list | tuple) else [(expected, result)]
+        zip(expected, result, strict=True)
+        if isinstance(expected, list | tuple)
+        else [(expected, result)]
     )
     for a, b in pairs:
         np.testing.assert_array_equal(b.numpy(), a.numpy())
@@ -181,6 +186,8 @@ def test_only_comparisons_positions_and_creation_stop_gradients():
         *MODULES["comparison"],
         *MODULES["creation"],
         *("isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin", "index_winners"),
+        *("argsort", "searchsorted", "unique", "nonzero", "count_nonzero", "isclose"),
+        *("cumargmax", "cumargmin"),
         "set_value",
     }
 
@@ -228,6 +235,10 @@ def test_values_do_not_depend_on_layout(name, given, layout):
     plain, other = as_tensors(given), as_tensors(given.mapped(LAYOUTS[layout]))
     expected = operator(name)(*plain.args, **plain.kwargs)
     result = operator(name)(*other.args, **other.kwargs)
-    pairs = zip(expected, result, strict=True) if isinstance(result, list | tuple) else [(expected, result)]
+    pairs = (
+        zip(expected, result, strict=True)
+        if isinstance(result, list | tuple)
+        else [(expected, result)]
+    )
     for a, b in pairs:
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-12, atol=1e-14)
