@@ -50,6 +50,14 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "scan": ("cumargmax", "cumargmin", "cummax", "cummin", "cumprod", "cumsum", "diff"),
     "contractions": ("contract", "einsum", "kron", "tensordot"),
+    "fft": (
+        *("fft", "fft_c2c", "fftn", "fftshift", "ifft", "ifft_c2c", "ifftn", "ifftshift", "irfft"),
+        *("irfft_c2r", "rfft", "rfft_r2c", "roll"),
+    ),
+    "scatter": (
+        *("index_add", "index_copy", "masked_select", "one_hot", "pad", "repeat_interleave"),
+        *("scatter", "scatter_add", "take", "tile"),
+    ),
     "sorting": (
         *("argsort", "count_nonzero", "isclose", "median", "nonzero", "quantile", "searchsorted"),
         *("sort", "topk", "unique"),

@@ -134,6 +134,31 @@ CASES: dict[str, list[Call]] = {
     **{name: [call(CUBE, 1), call(A, -1), call(A[:1], 0)] for name in ("cumprod", "cummax")},
     **{name: [call(CUBE, 1), call(A, -1)] for name in ("cummin", "cumargmax", "cumargmin")},
     "diff": [call(A), call(CUBE, 2, 1)],
+    "fft_c2c": [call(CUBE, 1), call(A, -1, "ortho")],
+    "ifft_c2c": [call(CUBE, 1), call(A, 0, "forward")],
+    "rfft_r2c": [call(CUBE, 1), call(A, -1, "ortho")],
+    "irfft_c2r": [call(A, 6, -1), call(A, 5, 0, "forward")],
+    "fft": [call(A), call(CUBE, 5, 1), call(A, 2, 0, "ortho")],
+    "ifft": [call(A), call(CUBE, 2, 1)],
+    "rfft": [call(A), call(CUBE, 5, 1, "forward"), call(A, 2)],
+    "irfft": [call(A), call(CUBE, 5, 1), call(A, 4, 0, "ortho")],
+    **{name: [call(CUBE), call(CUBE, [3, 5]), call(A, dim=[0])] for name in ("fftn", "ifftn")},
+    **{name: [call(CUBE), call(A, [1])] for name in ("fftshift", "ifftshift")},
+    "roll": [call(A, 2), call(CUBE, [1, -1], [0, 2]), call(A, 0, 1)],
+    "scatter": [call(A, 1, at([0, 3], [2, 1], [1, 0]), B), call(A, 0, at([2, 0, 1, 1]), B)],
+    "scatter_add": [call(A, 1, at([0, 0], [2, 2], [1, 0]), B), call(A, 0, at([2, 0]), B)],
+    "index_add": [call(A, 1, at(0, 0), normal(3, 2)), call(CUBE, 0, at(1), normal(1, 3, 4))],
+    "index_copy": [call(A, 1, at(0, 2), normal(3, 2)), call(A, 0, at(1, 0), normal(2, 4))],
+    "take": [call(A, at([0, 11], [5, -1]))],
+    "masked_select": [call(A, MASK), call(A, MASK[0])],
+    "one_hot": [call(at([0, 2], [1, 1]), 3)],
+    "tile": [call(A, [2, 1]), call(A[0], [3]), call(A, [2, 1, 2]), call(A, [1, 1])],
+    "repeat_interleave": [call(A, 2), call(CUBE, 3, 1), call(A, 1, 0)],
+    "pad": [
+        *(call(A, [1, 2]), call(A, [0, 1, 2, 0], "constant", 1.5), call(A, [-1, 2])),
+        *(call(A, [2, 3, 1, 1], "reflect"), call(A, [2, 0], "replicate"), call(A, [0, 0])),
+        call(CUBE, [1, 3], "circular"),
+    ],
     "tril": [call(A), call(CUBE, -1), call(A, 1)],
     "triu": [call(A), call(CUBE, -1), call(A, 1)],
     **{name: [call(SQUARE), call(SQUARES)] for name in ("inv", "det", "slogdet", "trace")},
@@ -239,7 +264,7 @@ CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] fo
 UNINITIALISED = ("empty", "empty_like", "new_empty")
 """Operators whose values mean nothing."""
 
-DYNAMIC = ("unique", "nonzero")
+DYNAMIC = ("unique", "nonzero", "masked_select")
 """Operators whose results have sizes that depend on data."""
 
 COMPLEX = (
@@ -260,6 +285,7 @@ COMPLEX = (
     ),
     *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
     *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
+    *("fft", "ifft", "irfft", "fftn", "roll", "scatter", "scatter_add", "index_add", "tile", "pad"),
     *("contract", "einsum", "tensordot", "kron", "cumprod", "diff"),
     *("tril", "inv", "det", "slogdet", "trace", "solve", "solve_triangular", "pinv", "lstsq"),
     *("cholesky", "qr"),
