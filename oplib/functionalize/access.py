@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from .. import _state
-from ..dispatch.keys import AUTOGRAD
 from .._dims import SymInt
+from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import (
     bitcast,

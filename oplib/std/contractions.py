@@ -75,7 +75,7 @@ def _contract_grad(
 
 @composite(
     "einsum(str equation, Tensor[] operands) -> Tensor",
-    "Einstein summation, ``einsum('ij,jk->ik', [a, b])``: repeated labels, ``...``, implicit output.",
+    "Einstein summation: ``einsum('ij,jk->ik', [a, b])``; labels may repeat, ``...`` broadcasts.",
 )
 def einsum(equation: str, operands: list[Tensor]) -> Tensor:
     """Take diagonals of repeated labels, name the axes of the ellipsis, contract."""

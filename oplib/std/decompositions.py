@@ -109,7 +109,7 @@ def _slogdet_grad(
 @composite("trace(Tensor x) -> Tensor", "The sum of the diagonal of matrices.")
 def trace(x: Tensor) -> Tensor:
     """Sum the diagonal of the last two axes."""
-    return _matrix("trace", x, square=False).diagonal(0, -2, -1).sum(-1)  # type: ignore[no-any-return]
+    return _matrix("trace", x, square=False).diagonal(0, -2, -1).sum(-1)
 
 
 # ---------------------------------------------------------------------- linear systems
@@ -247,7 +247,7 @@ def _lower_half(x: Tensor) -> Tensor:
 
 
 qr = declare(
-    "qr(Tensor x) -> (Tensor Q, Tensor R)",
+    "qr(Tensor x) -> (Tensor q, Tensor r)",
     "The reduced factors: Q with orthonormal columns, upper triangular R, ``x = Q R``.",
 )
 _lapack(
@@ -265,21 +265,21 @@ def _qr_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
 
 @qr.register_vjp
 def _qr_grad(
-    grad_Q: Tensor | None, grad_R: Tensor | None, x_spec: TensorSpec, Q: Tensor, R: Tensor
+    grad_q: Tensor | None, grad_r: Tensor | None, x_spec: TensorSpec, q: Tensor, r: Tensor
 ) -> Tensor:
     """Differentiate for at least as many rows as columns (Walter and Lehmann, arXiv:1009.6112)."""
     if x_spec.shape[-2] < x_spec.shape[-1]:
         raise AutogradError(
             f"std::qr: no gradient for {list(x_spec.shape)}, which has fewer rows than columns; "
-            "factor the first columns, which determine Q"
+            "factor the first columns, which determine q"
         )
-    middle: Any = 0 if grad_R is None else matmul(grad_R, adjoint(R))
-    if grad_Q is not None:
-        middle = middle - matmul(adjoint(Q), grad_Q)
+    middle: Any = 0 if grad_r is None else matmul(grad_r, adjoint(r))
+    if grad_q is not None:
+        middle = middle - matmul(adjoint(q), grad_q)
     upper = triu(middle)
-    mirrored = matmul(Q, triu(middle, 1) + adjoint(upper) - _imaginary_diagonal(upper))
-    total = mirrored if grad_Q is None else grad_Q + mirrored
-    return adjoint(solve_triangular(R, adjoint(total), upper=True))
+    mirrored = matmul(q, triu(middle, 1) + adjoint(upper) - _imaginary_diagonal(upper))
+    total = mirrored if grad_q is None else grad_q + mirrored
+    return adjoint(solve_triangular(r, adjoint(total), upper=True))
 
 
 def _imaginary_diagonal(x: Tensor) -> Any:
@@ -340,7 +340,7 @@ def _inverse_gaps(values: Tensor) -> Tensor:
 
 
 svd = declare(
-    "svd(Tensor x) -> (Tensor U, Tensor S, Tensor Vh)",
+    "svd(Tensor x) -> (Tensor u, Tensor s, Tensor vh)",
     "The reduced factors: ``x = U diag(S) Vh``, singular values descending.",
 )
 
@@ -365,33 +365,33 @@ def _svd_spec(x: Any) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
 
 @svd.register_vjp
 def _svd_grad(
-    grad_U: Tensor | None,
-    grad_S: Tensor | None,
-    grad_Vh: Tensor | None,
-    U: Tensor,
-    S: Tensor,
-    Vh: Tensor,
+    grad_u: Tensor | None,
+    grad_s: Tensor | None,
+    grad_vh: Tensor | None,
+    u: Tensor,
+    s: Tensor,
+    vh: Tensor,
 ) -> Tensor:
     """Differentiate (Townsend, "Differentiating the Singular Value Decomposition", 2016)."""
-    if U.dtype.kind == "c" and not (grad_U is None and grad_Vh is None):
+    if u.dtype.kind == "c" and not (grad_u is None and grad_vh is None):
         raise AutogradError(
             "std::svd: singular vectors of complex matrices are determined up to a phase, so "
             "their gradient has no meaning; use eigh(x @ xᴴ), or singular values only"
         )
     inner: Any = 0
     outer: Any = 0
-    gaps = _inverse_gaps(S * S)
-    if grad_S is not None:
-        inner = inner + _diagonal(grad_S)
-    if grad_U is not None:
-        turned = matmul(adjoint(U), grad_U)
-        inner = inner + (turned - adjoint(turned)) * gaps * S[..., None, :]
-        if U.shape[-2] > U.shape[-1]:
-            outer = outer + matmul((grad_U - matmul(U, turned)) / S[..., None, :], Vh)
-    if grad_Vh is not None:
-        turned = matmul(Vh, adjoint(grad_Vh))
-        inner = inner + S[..., :, None] * (turned - adjoint(turned)) * gaps
-        if Vh.shape[-1] > Vh.shape[-2]:
-            rest = grad_Vh - matmul(adjoint(turned), Vh)
-            outer = outer + matmul(U / S[..., None, :], rest)
-    return matmul(matmul(U, inner), Vh) + outer
+    gaps = _inverse_gaps(s * s)
+    if grad_s is not None:
+        inner = inner + _diagonal(grad_s)
+    if grad_u is not None:
+        turned = matmul(adjoint(u), grad_u)
+        inner = inner + (turned - adjoint(turned)) * gaps * s[..., None, :]
+        if u.shape[-2] > u.shape[-1]:
+            outer = outer + matmul((grad_u - matmul(u, turned)) / s[..., None, :], vh)
+    if grad_vh is not None:
+        turned = matmul(vh, adjoint(grad_vh))
+        inner = inner + s[..., :, None] * (turned - adjoint(turned)) * gaps
+        if vh.shape[-1] > vh.shape[-2]:
+            rest = grad_vh - matmul(adjoint(turned), vh)
+            outer = outer + matmul(u / s[..., None, :], rest)
+    return matmul(matmul(u, inner), vh) + outer

@@ -95,7 +95,8 @@ def _declare_public(name: str) -> None:
     )
     def several(x: Tensor, s: list[int] | None, dim: list[int] | None, norm: str) -> Tensor:
         dims = _axes(x, s, dim)
-        for axis, n in zip(dims, s or [None] * len(dims), strict=True):
+        lengths: Sequence[int | None] = s or [None] * len(dims)
+        for axis, n in zip(dims, lengths, strict=True):
             x = TRANSFORMS[name](_resized(x, axis, n), axis, norm)
         return x
 
@@ -113,6 +114,9 @@ _declare_public("ifft")
 # ---------------------------------------------------------------------- real input, real output
 
 
+_RFFT: Final[Callable[..., Any]] = np.fft.rfft
+_IRFFT: Final[Callable[..., Any]] = np.fft.irfft
+
 rfft_r2c = declare(
     f"rfft_r2c(Tensor x, int dim, {_NORM}) -> Tensor",
     "`numpy.fft.rfft` of all points: the first half of the transform of real input.",
@@ -123,7 +127,7 @@ rfft_r2c = declare(
 def _rfft(x: Any, dim: int, norm: str) -> Array:
     x = np.asarray(x)
     spec = _rfft_spec(x, dim, norm)
-    return np.asarray(np.fft.rfft(x, None, dim, norm), spec.dtype, order="C")
+    return np.asarray(_RFFT(x, None, dim, norm), spec.dtype, order="C")
 
 
 @rfft_r2c.register_fake
@@ -152,7 +156,7 @@ irfft_c2r = declare(
 def _irfft(x: Any, n: int, dim: int, norm: str) -> Array:
     x = np.asarray(x)
     spec = _irfft_spec(x, n, dim, norm)
-    return np.asarray(np.fft.irfft(x, n, dim, norm), spec.dtype, order="C")
+    return np.asarray(_IRFFT(x, n, dim, norm), spec.dtype, order="C")
 
 
 @irfft_c2r.register_fake

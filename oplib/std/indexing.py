@@ -249,7 +249,7 @@ def index_select(x: Tensor, index: Tensor, dim: int) -> Tensor:
 
 
 def positions_along(x: Tensor, at: Tensor, dim: int, name: str) -> list[Tensor]:
-    """Return the index ``[i, ..., at[i, ..., k], ...]``: positions along `dim`, in step elsewhere."""
+    """Return the index ``[i, ..., at[i, ..., k], ...]``: `at` along `dim`, in step elsewhere."""
     axis = normalize_dim(dim, x.ndim)
     if at.ndim != x.ndim or at.dtype.kind not in "iu":
         raise ArgumentError(

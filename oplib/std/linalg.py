@@ -77,6 +77,7 @@ def _column(x: Tensor) -> Tensor:
 
 
 def adjoint(x: Tensor) -> Tensor:
+    """Return the conjugate transpose of matrices."""
     return x.swapaxes(-1, -2).conj()
 
 

@@ -22,7 +22,7 @@ __all__ = ["pad"]
 
 @composite(
     "scatter(Tensor x, int dim, Tensor index, Tensor src) -> Tensor",
-    "`x` with ``src[i, ..., k]`` at positions ``index[i, ..., k]`` along an axis, in step elsewhere.",
+    "`x` with ``src`` at positions along an axis, in step elsewhere (`numpy.put_along_axis`).",
 )
 def scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Put at positions; of equal ones the last wins."""
@@ -80,7 +80,7 @@ def _slices(x: Tensor, dim: int, index: Tensor) -> list[Tensor | None]:
 )
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Flatten and index."""
-    return x.reshape([-1])[index]  # type: ignore[no-any-return]
+    return x.reshape([-1])[index]
 
 
 @composite(
@@ -90,13 +90,13 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """Index with the mask."""
     shape = list((x * mask).shape) if x.shape != mask.shape else list(x.shape)
-    return x.expand(shape)[mask.expand(shape)]  # type: ignore[no-any-return]
+    return x.expand(shape)[mask.expand(shape)]
 
 
 @composite("one_hot(Tensor index, int classes) -> Tensor", "``index[..., None] == k``; int64.")
 def one_hot(index: Tensor, classes: int) -> Tensor:
     """Compare with every class."""
-    return (index.unsqueeze(-1) == arange(0, classes, device=index.device)).cast("int64")  # type: ignore[no-any-return]
+    return (index.unsqueeze(-1) == arange(0, classes, device=index.device)).cast("int64")
 
 
 # ---------------------------------------------------------------------- repetition

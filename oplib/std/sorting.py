@@ -150,7 +150,7 @@ nonzero.register_vjp(x=None)
 )
 def count_nonzero(x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """Sum what is true."""
-    return (x != 0).sum(dim, keepdim)  # type: ignore[no-any-return]
+    return (x != 0).sum(dim, keepdim)
 
 
 @composite(

@@ -187,7 +187,8 @@ def test_only_comparisons_positions_and_creation_stop_gradients():
         *MODULES["creation"],
         *("isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin", "index_winners"),
         *("argsort", "searchsorted", "unique", "nonzero", "count_nonzero", "isclose"),
-        *("cumargmax", "cumargmin", "one_hot"),
+        *("cumargmax", "cumargmin", "one_hot", "bernoulli"),
+        *("rand", "randn", "randint", "randperm"),
         "set_value",
     }
 
@@ -227,7 +228,8 @@ def test_in_place_operators_store_what_the_functional_ones_compute(name, given):
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "C"])
 @pytest.mark.parametrize(
-    ("name", "given"), identifiers(name for name in CASES if name not in MODULES["creation"])
+    ("name", "given"),
+    identifiers(n for n in CASES if n not in {*MODULES["creation"], *UNINITIALISED}),
 )
 def test_values_do_not_depend_on_layout(name, given, layout):
     if name == "as_strided":
