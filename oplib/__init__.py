@@ -14,6 +14,7 @@ The map, from the ground up; every module says in its first paragraph what it ho
     shapes, prims   helpers for shape rules; the operators the framework itself calls
     backends/       NumPy (and others): from Tensors to kernels on arrays
     autograd/       the engine, families of views, PyLayer
+    amp             automatic mixed precision
     meta            tensors without data
     functionalize/  programs that write, run so that nothing below does
     graph/          the graph: text, verifier, evaluator, passes
@@ -75,6 +76,7 @@ from .errors import (
     SchemaError,
 )
 from .facet_registration import (
+    register_autocast,
     register_autograd,
     register_fake,
     register_functional,
@@ -112,6 +114,7 @@ from .tensor.protocols import from_numpy
 from .tensor.tensor import Tensor, engine
 
 if TYPE_CHECKING:
+    from . import amp
     from .program.capture import capture
     from .program.program import Program
 
@@ -149,6 +152,7 @@ __all__ = [
     "Tag",
     "Tensor",
     "TensorSpec",
+    "amp",
     "arange",
     "autograd",
     "capture",
@@ -183,6 +187,7 @@ __all__ = [
     "ops",
     "override",
     "pending",
+    "register_autocast",
     "register_autograd",
     "register_backend",
     "register_fake",
@@ -263,7 +268,7 @@ def __getattr__(name: str) -> Any:
     """Find a built-in operator, or a part that is loaded when it is first used."""
     if name in _LAZY:
         found = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    elif name in ("graph", "program", "testing"):
+    elif name in ("amp", "graph", "program", "testing"):
         found = importlib.import_module(f"{__name__}.{name}")
     elif not name.startswith("_") and has_op(f"std::{name}"):
         found = get_op(f"std::{name}")

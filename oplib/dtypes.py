@@ -110,7 +110,7 @@ def _ml_dtypes(name: str) -> Any:
     try:
         return importlib.import_module("ml_dtypes")
     except ImportError as error:
-        raise ArgumentError(f"dtype {name!r} needs the optional package ml_dtypes") from error
+        raise ArgumentError(f"dtype {name!r} needs ml_dtypes: pip install ml_dtypes") from error
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from ._text import function_site, short_repr
 from .dispatch import ledger, registry
 from .dispatch.facets import (
+    AUTOCAST_RULE,
     FUNCTIONAL,
     GRADIENT,
     SAMPLES,
@@ -32,6 +33,7 @@ from .dispatch.gradient_rule import ctx_rule, named_rule
 from .dispatch.keys import COMPOSITE_EXPLICIT
 from .dispatch.operator import Operator
 from .dispatch.packet import OperatorPacket
+from .dtypes import as_device, as_dtype, is_inexact, short_dtype
 from .errors import RegistrationError
 from .kernels import fake_facet, kernel_facet, kernel_keys
 from .schema import FunctionSchema, Return, TensorType, Type, check_signature, map_tensors
@@ -41,6 +43,7 @@ __all__ = [
     "Scope",
     "commit",
     "install_operator_methods",
+    "register_autocast",
     "register_autograd",
     "register_fake",
     "register_functional",
@@ -363,6 +366,33 @@ def register_samples(
     return _decorator(fn, register)
 
 
+def register_autocast(
+    op: OpLike, device_type: str, dtype: Any, /, *, lib: Scope | None = None, override: bool = False
+) -> Registration:
+    """Make calls inside `oplib.amp.auto_cast` cast tensors of a device to `dtype`.
+
+    The rule comes before the lists of `auto_cast`; each device has its own. Every float16,
+    bfloat16 and float32 tensor is cast, in lists, optionals and keyword-only arguments too, but
+    none that the operator writes or views. Inside the call autocast is off.
+
+    Raises
+    ------
+    RegistrationError
+        For a dtype that is neither float nor complex, and for an operator with nothing to cast.
+    """
+    source = calling_source()
+    operator = registry.resolve(op)
+    device, kind = as_device(device_type).type, as_dtype(dtype)
+    if not is_inexact(kind):
+        raise RegistrationError(
+            f"{operator.qualname}: autocast casts to a float dtype, got {short_dtype(kind)}"
+        )
+    if not operator.schema.read_only_arguments:
+        raise RegistrationError(f"{operator.qualname} has no argument that autocast could cast")
+    facet = Facet(AUTOCAST_RULE, kind, kind, device)
+    return commit(operator, [facet], source, lib, override)[0]
+
+
 def _require_positional(
     op: AnyOperator, function: Any, what: str, count: int, meaning: str
 ) -> None:
@@ -397,5 +427,6 @@ def install_operator_methods() -> None:
         register_functional,
         register_view,
         register_samples,
+        register_autocast,
     ):
         setattr(Operator, function.__name__, function)

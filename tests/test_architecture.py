@@ -95,10 +95,9 @@ FLOORS: Floors = (
             "literals values names ir builder text compare draw tokens operands parse fitting "
             "invariants verify evaluate source passes.manager passes.dead_code passes.cse passes",
         ),
-        loose("amp"),
     ),
     # 6: what combines siblings
-    (package("program", "recorder signature program capture"), loose("checked")),
+    (package("program", "recorder signature program capture"), loose("checked"), loose("amp")),
     # 7: built-in operators
     (
         package(

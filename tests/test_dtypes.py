@@ -55,7 +55,7 @@ def test_extended_dtypes_are_names_that_may_need_a_package() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
-    with pytest.raises(ArgumentError, match="needs the optional package ml_dtypes"):
+    with pytest.raises(ArgumentError, match="needs ml_dtypes"):
         as_dtype("bfloat16")
 
 

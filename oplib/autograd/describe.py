@@ -89,7 +89,8 @@ class BackwardGraph:
         places = {node: index for index, node in enumerate(self.nodes)}
         for start, node in enumerate(self.nodes):
             for name, edge in _edges(node):
-                yield Arrow(start, places[edge.grad_node], f"{name}: {_output(edge)}".rstrip(": "))
+                label = f"{name}, {_output(edge)}" if _output(edge) else name
+                yield Arrow(start, places[edge.grad_node], label)
 
     def __str__(self) -> str:
         if self.root is None:
@@ -123,7 +124,8 @@ class _Tree:
             while pending:
                 prefix, below, name, edge, depth = pending.pop()
                 node = edge.grad_node
-                label = f"{prefix}{name}{': ' if name else ''}{_output(edge)}"
+                output = f"{_output(edge)} of " if _output(edge) else ""
+                label = f"{prefix}{name}{': ' if name else ''}{output}"
                 if node in self.shown:
                     yield f"{label}#{self._number(node)} above"
                     continue
@@ -162,7 +164,7 @@ def _output(edge: AutogradMeta) -> str:
     if edge.grad_node.width == 1:
         return ""
     rank = f", element {edge.rank}" if (edge.grad_node.layout or ())[edge.slot] is not None else ""
-    return f"output {edge.slot}{rank} of "
+    return f"output {edge.slot}{rank}"
 
 
 def _node_text(node: Node) -> str:

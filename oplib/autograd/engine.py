@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from .. import _state
-from ..dispatch.keys import ANOMALY, AUTOGRAD
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
@@ -149,10 +149,10 @@ class Run:
             hook()
 
     def _inner_state(self, outer: _state.State) -> _state.State:
-        """Return the State of the run: grad mode as asked for, and the run to be found by hooks."""
+        """Return the State of the run: grad mode as asked for, no autocast, the run for hooks."""
         user = outer.user | AUTOGRAD if self.create_graph else outer.user & ~AUTOGRAD
         config = MappingProxyType({**outer.config, "backward_run": self})
-        return _state.State(outer.include, user, outer.handled, outer.stack, config)
+        return _state.State(outer.include & ~AUTOCAST, user, outer.handled, outer.stack, config)
 
     def _prepared(
         self, roots: Sequence[tuple[AutogradMeta, Tensor]]

@@ -99,10 +99,10 @@ def _plain_backward(facts: LayerFacts) -> Callable[..., Any]:
 
     def backward(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> Sequence[Any]:
         ctx = saved[0]
-        if _state.current().include & AUTOCAST:
-            result = _run(layer, ctx, (gradient,))
-        else:
+        if ctx._ctx_autocast is None:
             result = layer.backward(ctx, gradient)
+        else:
+            result = _run(layer, ctx, (gradient,))
         edges = node.edges
         if type(result) is tuple and len(result) == len(edges):
             return result
@@ -141,14 +141,12 @@ def _wide_backward(facts: LayerFacts) -> Callable[..., Any]:
 
 
 def _run(layer: Any, ctx: PyLayerContext, gradients: Sequence[Any]) -> Any:
-    """Run the user's backward under the autocast state of its forward."""
-    state = _state.current()
-    if not state.include & AUTOCAST and ctx._ctx_autocast is None:
+    """Run the user's backward under the autocast policy of its forward; the engine has none."""
+    if ctx._ctx_autocast is None:
         return layer.backward(ctx, *gradients)
-    bits = state.include & ~AUTOCAST
-    if ctx._ctx_autocast is not None:
-        bits |= AUTOCAST
-    with _state.enter(state.replace(include=bits).with_config(autocast=ctx._ctx_autocast)):
+    state = _state.current()
+    inside = state.replace(include=state.include | AUTOCAST)
+    with _state.enter(inside.with_config(autocast=ctx._ctx_autocast)):
         return layer.backward(ctx, *gradients)
 
 

@@ -23,6 +23,7 @@ from .choice import choose, rejections
 from .describe import describe_call
 from .facets import FAKE, KernelEntry, Registration
 from .keys import (
+    AUTOCAST,
     AUTOGRAD,
     AUTOGRAD_KEY,
     BACKENDS,
@@ -96,6 +97,8 @@ def stage_of(keys: int) -> tuple[int, Stage]:
 
 def build_plan(op: AnyOperator, keys: int) -> Plan:
     """Build the plan of `op` for a key set."""
+    if keys & AUTOCAST:
+        return _stages[AUTOCAST].build(op, keys, op.find_plan(keys & ~AUTOCAST))
     several = _several_backends(keys)
     if several and not _takes_mixed(op, keys):
         return _refuse_mixed(op)

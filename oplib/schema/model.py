@@ -357,6 +357,13 @@ class FunctionSchema:
         positions = dict.fromkeys(slot.index for slot in self.input_slots)
         return tuple(self.arguments[position].name for position in positions)
 
+    @cached_property
+    def read_only_arguments(self) -> tuple[int, ...]:
+        """Positions of the arguments that hold Tensors none of which is written or viewed."""
+        annotated = {slot.index for slot in self.input_slots if slot.alias is not None}
+        positions = dict.fromkeys(slot.index for slot in self.input_slots)
+        return tuple(position for position in positions if position not in annotated)
+
 
 def _slots(types: Iterable[Type]) -> tuple[Slot, ...]:
     return tuple(

@@ -27,7 +27,9 @@ matmul = declare(
 @matmul.register_kernel("cpu")
 def _matmul(x: Array, y: Array) -> Any:
     try:
-        return np.matmul(x, y, order="C")
+        found = np.matmul(x, y, order="C")
+        wanted = np.result_type(x, y)
+        return found if found.dtype == wanted else found.astype(wanted)  # bfloat16 has no loop
     except ValueError:
         _matmul_spec(np.asarray(x), np.asarray(y))  # says better what is wrong
         raise
