@@ -106,9 +106,7 @@ class _Tree:
     """Writes the lines of a tree, without recursion."""
 
     def __init__(self, nodes: list[Node], root: AutogradMeta) -> None:
-        users = Counter(
-            edge.grad_node for node in nodes for edge in node.edges if edge is not None
-        )
+        users = Counter(edge.grad_node for node in nodes for edge in node.edges if edge is not None)
         self.root = root
         self.shared = {node for node, count in users.items() if count > 1}
         self.numbers: dict[Node, int] = {}

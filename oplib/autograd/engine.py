@@ -181,7 +181,7 @@ class Run:
             while ready:
                 holder = ready.popleft()
                 node, held = holder.node, holder.buffer
-                holder.buffer = None
+                holder.buffer = holder.own = None
                 hooks = node.hooks
                 if hooks is not None or targets is not None:
                     held = self._observed(node, held)

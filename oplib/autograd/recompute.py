@@ -171,9 +171,7 @@ class _Region:
             count += 1
             return tensor
 
-        flat = [
-            leaf.again(self.node) if isinstance(leaf, _Input) else leaf for leaf in self.inputs
-        ]
+        flat = [leaf.again(self.node) if isinstance(leaf, _Input) else leaf for leaf in self.inputs]
         args, kwargs = unflatten(self.tree, iter(flat))
         generators = list(_generators(flat))
         now = [get() for get, _ in generators]

@@ -143,8 +143,3 @@ def test_mermaid_has_the_same() -> None:
 def test_only_a_tensor_is_described(wrong: Any) -> None:
     with pytest.raises(oplib.ArgumentError, match="describe takes a Tensor"):
         describe(wrong)
-
-
-def test_describing_keeps_nothing_alive_that_the_graph_does_not() -> None:
-    graph = describe(two_output_graph())
-    assert all(node.saved is not None for node in graph.nodes)  # the graph holds its nodes
