@@ -80,8 +80,8 @@ FLOORS: Floors = (
         package("backends", "arrays entries results missing host stage numpy registration"),
         package(
             "autograd",
-            "guard modes wrapper gradients observe anomaly engine family general_grad hooks returned "
-            "context recorder general layer_facts layer_outputs pylayer stage describe "
+            "guard modes wrapper gradients observe anomaly engine family general_grad hooks "
+            "returned context recorder general layer_facts layer_outputs pylayer stage describe "
             "recompute",
         ),
         package("meta", "conversion mode context placement results stage"),

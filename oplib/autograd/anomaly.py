@@ -1,7 +1,7 @@
 """`detect_anomaly`: a NaN in a gradient raises where it arises, with the forward line.
 
-The key bit ANOMALY selects plans that remember the user's line on every node, and a run under it
-gives every node hooks, which the engine runs the long way; off, nothing is different.
+The key bit ANOMALY selects plans that note the user's line on every node, and in a run it gives
+every node hooks, which the engine runs the long way; off, nothing is different.
 
 Imports floors 0 to 4, `gradients.py`.
 """
@@ -31,19 +31,13 @@ __all__ = ["checked_for_anomaly", "detect_anomaly", "note_line", "noting_line", 
 def detect_anomaly(*, inf: bool = False) -> Iterator[None]:
     """Raise where a gradient becomes NaN, and say which line of the forward computation made it.
 
-    Put the forward computation inside as well: nodes remember their line only then. Other
-    exceptions of a backward get that line as a note. Calls are slower inside, and cost nothing
-    outside.
+    Only nodes made inside know their line. Other exceptions of a backward get it as a note. Calls
+    are slower inside, and cost nothing outside.
 
     Parameters
     ----------
     inf : bool
         Take infinities for anomalies too.
-
-    Raises
-    ------
-    AutogradError
-        From a backward run inside, naming node, argument and forward line.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """`describe`: the backward graph of a tensor as a tree, and as a drawing.
 
-Imports floors 0 to 4, `wrapper.py`, `gradients.py`, `engine.py`, `family.py`, `context.py`.
+Imports floors 0 to 4, `context.py` and what is above it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from .wrapper import PackedTensor
 
 __all__ = ["BackwardGraph", "describe"]
 
-_DEEPEST: Final = 16
-"""Levels of indentation; what is deeper is continued further down, so long chains stay readable."""
+_DEEPEST: Final = 16  # levels of indentation; deeper parts follow below, so chains stay readable
 
 
 def describe(tensor: Tensor) -> BackwardGraph:
     """Return the backward graph of a tensor, which prints as a tree.
 
-    A line shows a node, its outputs, and the tensors it keeps alive; below it, under the names of
-    the arguments, stand the nodes their gradients go to. A stopped argument has no line. A node
-    with several users is shown once and has a number. ``.dot()`` and ``.mermaid()`` give drawings.
+    A line shows a node, its outputs, and the tensors it keeps; below it, by the names of arguments
+    that are not stopped, stand the nodes their gradients go to. A node with several users is shown
+    once and has a number. ``.dot()`` and ``.mermaid()`` give drawings.
 
     Examples
     --------
@@ -59,17 +58,13 @@ class BackwardGraph:
 
     Attributes
     ----------
-    title : str
-        Of the tensor.
-    root : AutogradMeta or None
-        Its record; None if it does not require grad.
     nodes : list of GradNode or AccumulationNode
-        Each before those its edges lead to.
+        Each before those its edges lead to; empty for a tensor that does not require grad.
     """
 
     def __init__(self, title: str, root: AutogradMeta | None) -> None:
-        self.title = title
-        self.root = root
+        self._title = title
+        self._root = root
         roots = [] if root is None else [root.grad_node]
         self.nodes: list[Node] = in_topological_order(roots, frozenset())
 
@@ -93,55 +88,43 @@ class BackwardGraph:
                 yield Arrow(start, places[edge.grad_node], label)
 
     def __str__(self) -> str:
-        if self.root is None:
-            return f"{self.title} has no backward graph: it does not require grad"
+        if self._root is None:
+            return f"{self._title} has no backward graph: it does not require grad"
         plural = "" if len(self.nodes) == 1 else "s"
-        head = f"backward graph of {self.title}: {len(self.nodes)} node{plural}"
-        return "\n".join([head, *_Tree(self.nodes, self.root).lines()])
+        head = f"backward graph of {self._title}: {len(self.nodes)} node{plural}"
+        return "\n".join([head, *self._lines(self._root)])
 
     __repr__ = __str__
 
-
-class _Tree:
-    """Writes the lines of a tree, without recursion."""
-
-    def __init__(self, nodes: list[Node], root: AutogradMeta) -> None:
-        users = Counter(edge.grad_node for node in nodes for edge in node.edges if edge is not None)
-        self.root = root
-        self.shared = {node for node, count in users.items() if count > 1}
-        self.numbers: dict[Node, int] = {}
-        self.shown: set[Node] = set()
-
-    def lines(self) -> Iterator[str]:
-        """Yield one line per edge, starting anew where the tree gets too deep."""
-        continued: list[AutogradMeta] = [self.root]
-        for start in continued:  # grows while it is iterated over
-            if start.grad_node in self.shown:
-                continue
-            pending: list[tuple[str, str, str, AutogradMeta, int]] = [("", "", "", start, 0)]
+    def _lines(self, root: AutogradMeta) -> Iterator[str]:
+        """Yield one line per edge, without recursion, starting anew where it gets too deep."""
+        users = Counter(edge.grad_node for node in self.nodes for _, edge in _edges(node))
+        numbers: dict[Node, int] = {}
+        shown: set[Node] = set()
+        starts = [root]
+        for start in starts:  # grows while it is iterated over
+            pending = [("", "", "", start, 0)] if start.grad_node not in shown else []
             while pending:
                 prefix, below, name, edge, depth = pending.pop()
                 node = edge.grad_node
+                is_below = depth == _DEEPEST and bool(node.edges) and node not in shown
+                if users[node] > 1 or is_below:
+                    numbers.setdefault(node, len(numbers) + 1)
+                number = f"#{numbers[node]} " if node in numbers else ""
                 output = f"{_output(edge)} of " if _output(edge) else ""
-                label = f"{prefix}{name}{': ' if name else ''}{output}"
-                if node in self.shown:
-                    yield f"{label}#{self._number(node)} above"
-                    continue
-                if depth == _DEEPEST and node.edges:
-                    continued.append(edge)
-                    yield f"{label}#{self._number(node)} below"
-                    continue
-                self.shown.add(node)
-                is_named = node in self.shared or node in self.numbers
-                number = f"#{self._number(node)} " if is_named else ""
-                yield f"{label}{number}{_node_text(node)}"
-                branch, stem = "└─ ", "   "
-                for argument, to in reversed(list(_edges(node))):
-                    pending.append((below + branch, below + stem, argument, to, depth + 1))
-                    branch, stem = "├─ ", "│  "
-
-    def _number(self, node: Node) -> int:
-        return self.numbers.setdefault(node, len(self.numbers) + 1)
+                line = f"{prefix}{name}{': ' if name else ''}{output}{number}"
+                if is_below:
+                    starts.append(edge)
+                    yield f"{line}below"
+                elif node in shown:
+                    yield f"{line}above"
+                else:
+                    shown.add(node)
+                    yield line + _node_text(node)
+                    branch, stem = "└─ ", "   "
+                    for argument, to in reversed(list(_edges(node))):
+                        pending.append((below + branch, below + stem, argument, to, depth + 1))
+                        branch, stem = "├─ ", "│  "
 
 
 def _edges(node: Node) -> Iterator[tuple[str, AutogradMeta]]:

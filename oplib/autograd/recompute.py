@@ -1,16 +1,12 @@
 """`recompute`: a function whose intermediate values are computed again in backward, not kept.
 
-Note [Recomputing]
-~~~~~~~~~~~~~~~~~~
-The function runs once and is recorded as usual, except that a pack hook keeps an empty `_Place` for
-every tensor that would be saved. The first place that is read in a backward run has the function
-run again; what it would save, in the same order, fills the places. So captured parameters, higher
-derivatives and nesting need nothing of their own: the graph is the ordinary one. The inputs are
-saved the way a node saves them, by way of the hooks outside, which is how an inner region's inputs
-are not kept by an outer one. What fills the places belongs to the run and dies with it, each value
-as soon as the node it is for was released.
+The first run is recorded as usual, but a pack hook keeps an empty `_Place` for every tensor that
+would be saved. The first place that is read in a backward run has the function run again, and what
+it saves fills the places in order. The graph is the ordinary one, so captured parameters, higher
+derivatives and nesting need nothing of their own. Inputs are saved by way of the hooks outside: an
+outer region does not keep those of an inner one.
 
-Imports floors 0 to 4, `modes.py`, `wrapper.py`, `engine.py`, `hooks.py`.
+Imports floors 0 to 4, `engine.py`, `wrapper.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +14,15 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from .. import _state
 from .._text import short_repr
 from .._tree import flatten, leaves, unflatten
-from ..dispatch.keys import AUTOGRAD, INTERPRETER, META, SAVED_TENSOR_HOOKS
+from ..dispatch.keys import AUTOGRAD, INTERPRETER, SAVED_TENSOR_HOOKS
 from ..errors import ArgumentError, AutogradError
 from ..tensor.grad_meta import GradNode, NodeKind
 from ..tensor.tensor import Tensor
@@ -40,22 +37,16 @@ T = TypeVar("T")
 def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Call a function, and keep only its inputs for backward: the rest is computed again there.
 
-    Also known as activation checkpointing: memory for time. The function runs once more in each
-    backward run that needs its values, under the grad mode, autocast and settings of the first run
-    and with the random state of then: that of NumPy's and Python's global generators, and of every
-    generator among the arguments.
+    Also known as activation checkpointing. Each backward run that needs the values runs the
+    function once more, under the grad mode, autocast policy and random state of the first run: that
+    of NumPy's and Python's global generators, and of every generator among the arguments.
 
     Parameters
     ----------
     function : callable
         Must compute the same when run again. It may use captured tensors, parameters say.
     *args, **kwargs
-        Its arguments: tensors at any depth of lists, tuples and dicts, and anything else.
-
-    Returns
-    -------
-    object
-        What the function returned.
+        Tensors at any depth of lists, tuples and dicts, and anything else.
 
     Raises
     ------
@@ -77,7 +68,7 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     state = _state.current()
     if not state.mask & AUTOGRAD:
         return function(*args, **kwargs)
-    region = _Region(function, args, kwargs, state)
+    region = _Region(function, (args, kwargs), state)
     with region.running(region.keep, region.fill):
         result = function(*args, **kwargs)
     region.finish(result)
@@ -87,34 +78,38 @@ def recompute(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 class _Place:
     """Stands for one tensor that the first run would have saved."""
 
-    __slots__ = ("__weakref__", "region")
+    __slots__ = ("__weakref__",)
 
-    def __init__(self, region: _Region) -> None:
-        self.region = region
+
+class _Input(NamedTuple):
+    """A tensor argument, saved."""
+
+    record: Record
+    tracked: bool
+
+
+_Filled: TypeAlias = weakref.WeakKeyDictionary[_Place, Record]
 
 
 class _Region:
     """One call of `recompute`: what it takes to run the function again."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        state: _state.State,
-    ) -> None:
+    def __init__(self, function: Any, arguments: Any, state: _state.State) -> None:
         self.function = function
-        name = getattr(function, "__qualname__", type(function).__name__)
         self.node: GradNode = object.__new__(GradNode)  # names this call in messages
+        name = getattr(function, "__qualname__", type(function).__name__)
         self.node.kind = NodeKind(f"recompute({name})", _Region)
         self.state = state.with_config(backward_run=None)
-        flat, self.tree = flatten((args, kwargs))
+        flat, self.tree = flatten(arguments)
         self.versions = [(t._storage, t._storage.version) for t in flat if isinstance(t, Tensor)]
-        self.inputs = [_Input(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flat]
+        self.inputs = [
+            _Input(save(leaf), leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+            for leaf in flat
+        ]
         self.random = [get() for get, _ in _generators(flat)]
-        self.places: list[weakref.ref[_Place]] = []
-        self.specs: list[tuple[Any, Any]] = []
-        self.samples: list[Any] | None = None
+        self.places: list[tuple[weakref.ref[_Place], Any]] = []
+        self.samples: list[_Sample] | None = None
+        # What fills the places belongs to a run, and each value to the node it is for.
         self.filled: weakref.WeakKeyDictionary[Run, _Filled] = weakref.WeakKeyDictionary()
 
     def running(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> Any:
@@ -126,9 +121,8 @@ class _Region:
 
     def keep(self, tensor: Tensor) -> _Place:
         """Make a place for a tensor of the first run."""
-        place = _Place(self)
-        self.places.append(weakref.ref(place))
-        self.specs.append((tensor.shape, tensor.dtype))
+        place = _Place()
+        self.places.append((weakref.ref(place), (tensor.shape, tensor.dtype)))
         return place
 
     def finish(self, result: Any) -> None:
@@ -140,19 +134,19 @@ class _Region:
                     f"{storage.writer}; run again, it would start from the written value\n"
                     "  write to a copy: x.clone()"
                 )
-        self.samples = [_sample(leaf) for leaf in leaves(result) if isinstance(leaf, Tensor)]
+        self.samples = _samples(result)
 
     def fill(self, place: _Place) -> Tensor:
         """Return the tensor of a place, running the function again if this run has not yet."""
         run = _state.current().config.get("backward_run")
         filled = None if run is None else self.filled.get(run)
         if filled is None or place not in filled:
-            filled = self._again()
+            filled = self.again()
             if run is not None:
                 self.filled[run] = filled
         return recover(filled[place], self.node, None, "an intermediate value")
 
-    def _again(self) -> _Filled:
+    def again(self) -> _Filled:
         """Run the function again and return what it saves."""
         filled: _Filled = weakref.WeakKeyDictionary()
         count = 0
@@ -160,18 +154,19 @@ class _Region:
         def pack(tensor: Tensor) -> Tensor:
             nonlocal count
             if count < len(self.places):
-                spec = tensor.shape, tensor.dtype
-                if spec != self.specs[count]:
-                    raise self._differs(f"saves {tensor.describe()} as value {count}")
-                place = self.places[count]()
-                if place is not None:
+                place, spec = self.places[count]
+                if spec != (tensor.shape, tensor.dtype):
+                    raise self.differs(f"saves {tensor.describe()} as value {count}")
+                own = place()
+                if own is not None:
                     storage = tensor._storage
-                    record = TensorWrapper(tensor.array, storage, storage.version, tensor._keys)
-                    filled[place] = record
+                    filled[own] = TensorWrapper(
+                        tensor.array, storage, storage.version, tensor._keys
+                    )
             count += 1
             return tensor
 
-        flat = [leaf.again(self.node) if isinstance(leaf, _Input) else leaf for leaf in self.inputs]
+        flat = [self.argument(leaf) if isinstance(leaf, _Input) else leaf for leaf in self.inputs]
         args, kwargs = unflatten(self.tree, iter(flat))
         generators = list(_generators(flat))
         now = [get() for get, _ in generators]
@@ -179,26 +174,30 @@ class _Region:
             for (_, put), state in zip(generators, self.random, strict=True):
                 put(state)
             with self.running(pack, lambda tensor: tensor):
-                result = self.function(*args, **kwargs)
+                samples = _samples(self.function(*args, **kwargs))
         finally:
             for (_, put), state in zip(generators, now, strict=True):
                 put(state)
         if self.samples is not None:  # else the function itself runs backward
-            self._compare(count, result)
+            self.compare(count, self.samples, samples)
         return filled
 
-    def _compare(self, count: int, result: Any) -> None:
+    def argument(self, saved: _Input) -> Tensor:
+        """Return a tensor argument for the second run: a leaf, whose history is the first run's."""
+        tensor = recover(saved.record, self.node, None, "an argument")
+        return tensor.requires_grad_() if saved.tracked else tensor
+
+    def compare(self, count: int, first: list[_Sample], again: list[_Sample]) -> None:
         """Raise unless the second run did what the first did."""
         if count != len(self.places):
-            raise self._differs(f"saves {count} tensors, not {len(self.places)}")
-        samples = [_sample(leaf) for leaf in leaves(result) if isinstance(leaf, Tensor)]
-        if len(samples) != len(self.samples or ()):
-            raise self._differs(f"returns {len(samples)} tensors, not {len(self.samples or ())}")
-        for index, (first, again) in enumerate(zip(self.samples or (), samples, strict=True)):
-            if not _agree(first, again):
-                raise self._differs(f"returns another value as output {index}")
+            raise self.differs(f"saves {count} tensors, not {len(self.places)}")
+        if len(first) != len(again):
+            raise self.differs(f"returns {len(again)} tensors, not {len(first)}")
+        for index, (sample, other) in enumerate(zip(first, again, strict=True)):
+            if not _agree(sample, other):
+                raise self.differs(f"returns another value as output {index}")
 
-    def _differs(self, what: str) -> AutogradError:
+    def differs(self, what: str) -> AutogradError:
         return AutogradError(
             f"{self.node.name()}: run again in backward, the function {what}\n"
             "  it must compute the same: pass random generators as arguments, and change no "
@@ -206,60 +205,45 @@ class _Region:
         )
 
 
-_Filled = weakref.WeakKeyDictionary[_Place, Record]
-
-
-class _Input:
-    """A tensor argument, saved."""
-
-    __slots__ = ("record", "tracked")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tracked = tensor.requires_grad
-        self.record = save(tensor)
-
-    def again(self, node: GradNode) -> Tensor:
-        """Return the argument for the second run: a leaf, whose history is the first run's."""
-        tensor = recover(self.record, node, None, "an argument")
-        return tensor.requires_grad_() if self.tracked else tensor
-
-
-def _generators(
-    flat: list[Any],
-) -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def _generators(flat: list[Any]) -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Yield how to get and put the state of every random generator a function may draw from."""
     yield random.getstate, random.setstate
     yield np.random.get_state, np.random.set_state
     for leaf in flat:
         if isinstance(leaf, np.random.Generator):
             bits = leaf.bit_generator
-            yield (lambda bits=bits: bits.state), (lambda s, bits=bits: setattr(bits, "state", s))
+            yield partial(getattr, bits, "state"), partial(setattr, bits, "state")
         elif isinstance(leaf, np.random.RandomState):
             yield leaf.get_state, leaf.set_state
         elif isinstance(leaf, random.Random):
             yield leaf.getstate, leaf.setstate
 
 
-_SAMPLED: Final = 64
+class _Sample(NamedTuple):
+    """What two runs are compared by; some values, where there are any."""
+
+    shape: Any
+    dtype: Any
+    values: Any
 
 
-def _sample(tensor: Tensor) -> Any:
-    """Return what two runs are compared by: shape, dtype and some values, if there are any."""
-    array = tensor.array
-    values = None
-    if type(array) is np.ndarray and not tensor._keys & (META | INTERPRETER):
-        values = array.flat[:: max(1, array.size // _SAMPLED)]
-    return tensor.shape, tensor.dtype, values
+def _samples(result: Any) -> list[_Sample]:
+    found = []
+    for tensor in leaves(result):
+        if isinstance(tensor, Tensor):
+            has_values = type(tensor.array) is np.ndarray
+            values = tensor.array.flat[:: max(1, tensor.size // 64)] if has_values else None
+            found.append(_Sample(tensor.shape, tensor.dtype, values))
+    return found
 
 
-def _agree(first: Any, again: Any) -> bool:
+def _agree(first: _Sample, again: _Sample) -> bool:
     """Return whether two samples are equal up to rounding."""
     if first[:2] != again[:2]:
         return False
-    a, b = first[2], again[2]
-    if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+    a, b = first.values, again.values
+    if a is None or b is None:
         return True
-    if a.dtype.kind not in "fc":
-        return bool((a == b).all())
-    limit = 64 * np.finfo(a.dtype).eps * np.nanmax(np.abs(a), initial=0)
-    return bool(np.allclose(a, b, rtol=0, atol=limit, equal_nan=True))
+    eps = np.finfo(a.dtype).eps if a.dtype.kind in "fc" else 2**-8 if a.dtype.kind == "V" else 0
+    scale = np.abs(a[np.isfinite(a)]).max(initial=0)
+    return np.allclose(a, b, rtol=0, atol=16 * eps * scale, equal_nan=True)

@@ -82,7 +82,8 @@ def test_a_released_node_says_so_and_keeps_its_edges() -> None:
     assert len(describe(loss).nodes) == before
     lines = str(describe(loss)).splitlines()[1:]
     nodes = [line for line in lines if "GradNode" in line]
-    assert nodes and all(line.endswith("  released") for line in nodes)
+    assert nodes
+    assert all(line.endswith("  released") for line in nodes)
 
 
 def test_packed_values_are_told_apart() -> None:
@@ -108,7 +109,8 @@ def test_deep_parts_are_continued_below_with_little_indentation() -> None:
     below = [re.search(r"#\d+ below", line) for line in lines]
     numbers = [found[0].removesuffix(" below") for found in below if found]
     starts = [line.split()[0] for line in lines if line.startswith("#")]
-    assert numbers == starts and len(numbers) == 6
+    assert numbers == starts
+    assert len(numbers) == 6
 
 
 def test_a_graph_of_a_hundred_thousand_nodes_is_described_without_recursion() -> None:

@@ -112,7 +112,8 @@ def test_sums_of_gradients_are_freed_node_by_node_during_a_run():
             y = y + oplib.sin(y)
             y.register_hook(hook)
         y.backward()
-    assert len(peak) == 20 and max(peak) <= 2
+    assert len(peak) == 20
+    assert max(peak) <= 2
 
 
 def test_the_peak_of_a_deep_chain_is_what_the_formulas_need():

@@ -130,7 +130,8 @@ def test_dict_arguments_keywords_none_outputs_and_other_outputs_pass_through() -
         return {"h": [(x * options["k"][0]).exp() * scale], "none": None, "n": 3}
 
     result = recompute(block, x, {"k": [k]}, scale=k)
-    assert result["none"] is None and result["n"] == 3
+    assert result["none"] is None
+    assert result["n"] == 3
     found = oplib.grad(result["h"][0].sum(), [x, k])
     expected = oplib.grad(block(x, {"k": [k]}, scale=k)["h"][0].sum(), [x, k])
     for got, gradient in zip(found, expected, strict=True):
@@ -221,7 +222,8 @@ def test_the_mode_and_the_casts_of_the_first_run_hold_in_the_second() -> None:
     with oplib.no_grad():
         backward(y)
     assert seen == [(np.dtype(np.float16), True)] * 2
-    assert x.grad is not None and x.grad.dtype == np.float32
+    assert x.grad is not None
+    assert x.grad.dtype == np.float32
 
 
 def test_without_recording_the_function_is_just_called() -> None:
