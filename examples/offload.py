@@ -28,8 +28,8 @@ from oplib.autograd import recompute, saved_tensors_hooks
 BATCH, WIDTH, BLOCKS = 512, 64, 12
 
 # -- 1. the hooks
-# ---------------  What `pack` returns may be any object; it is dropped when its node is released, so
-# a file can go with the object that stands for it.
+# ---------------  What `pack` returns may be any object; it is dropped when its node is released,
+# and the file goes with it.
 
 
 class File:
@@ -60,8 +60,8 @@ def on_disk(folder: Path, at_least: int) -> Any:
 
 
 # -- 2. the network
-# -----------------  Blocks of x + tanh(x W) V. The weights are saved too; they are small enough to be
-# kept as they are.
+# -----------------  Blocks of x + tanh(x W) V. The weights are saved too; they are small, so they
+# stay where they are.
 
 
 def block(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
