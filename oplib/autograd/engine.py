@@ -5,7 +5,7 @@ nodes go to the front of the queue, so a leaf's gradient is complete as early as
 values and gradients are freed node by node. Everything is iterative and belongs to one `Run`:
 nothing is global, runs nest, and threads do not meet except at a leaf.
 
-Imports floors 0 to 4, `gradients.py`, `observe.py`. Read next: `general_grad.py`.
+Imports floors 0 to 4, `gradients.py`, `observe.py`, `anomaly.py`. Read next: `general_grad.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from .. import _state
-from ..dispatch.keys import AUTOCAST, AUTOGRAD
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
+from .anomaly import checked_for_anomaly, watch
 from .gradients import (
     PLACE,
     Node,
@@ -166,6 +167,8 @@ class Run:
             holder.add(meta.position, seed)
         starts = list(holders.values())
         _count(holders, self.targets)
+        if _state.current().include & ANOMALY:
+            watch(holders)
         return holders, deque([holder for holder in starts if not holder.waiting])
 
     def _loop(self, holders: dict[Node, GradTensorHolder], ready: deque[GradTensorHolder]) -> None:
@@ -178,7 +181,7 @@ class Run:
             while ready:
                 holder = ready.popleft()
                 node, held = holder.node, holder.buffer
-                holder.buffer = None
+                holder.buffer = holder.own = None
                 hooks = node.hooks
                 if hooks is not None or targets is not None:
                     held = self._observed(node, held)
@@ -283,8 +286,11 @@ def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
         incoming = run_prehooks(node, hooks, incoming)
     passed = incoming if type(held) is list else incoming[0]
     outgoing: Iterable[Any] = node.kind.backward(node, saved, passed)
-    if hooks is not None and hooks.post:
-        outgoing = run_posthooks(node, hooks, outgoing, incoming)
+    if hooks is not None:
+        if hooks.post:
+            outgoing = run_posthooks(node, hooks, outgoing, incoming)
+        if _state.current().include & ANOMALY:
+            outgoing = checked_for_anomaly(node, saved, incoming, outgoing)
     return outgoing
 
 

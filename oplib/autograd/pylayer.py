@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from .. import _state
-from ..dispatch.keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
 from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
+from .anomaly import note_line
 from .context import Context, PyLayerContext
 from .family import refresh_for_use
 from .guard import guard
@@ -122,7 +123,7 @@ class PyLayer:
                 return _apply_any(facts, args, kwargs, state)
             else:
                 needs.append(False)
-        if state.include & AUTOCAST or True not in needs:
+        if state.include & (ANOMALY | AUTOCAST) or True not in needs:
             return _apply_any(facts, args, kwargs, state)
         ctx = PyLayerContext(facts.title, tuple(needs))
         storages = [tensor._storage for tensor in inputs]
@@ -193,9 +194,11 @@ def _apply_any(
     finally:
         _state.set_state(state)
     if ctx._ctx_recording:
-        return record_outputs(
-            LayerCall(facts, None, arguments, edges, inputs, versions), ctx, result
-        )
+        call = LayerCall(facts, None, arguments, edges, inputs, versions)
+        recorded = record_outputs(call, ctx, result)
+        if state.include & ANOMALY:
+            note_line([recorded])
+        return recorded
     outputs: list[Tensor] = []
     structure_of(result, outputs)
     check_outputs(facts, ctx, result, outputs)
