@@ -28,7 +28,11 @@ contract = declare(
 
 @contract.register_kernel("cpu")
 def _contract(equation: str, operands: list[Array]) -> Array:
-    found = np.einsum(equation, *operands, optimize=len(operands) > 2)
+    try:
+        found = np.einsum(equation, *operands, optimize=len(operands) > 2)
+    except ValueError:
+        _lengths(_labels(equation)[0], operands)  # says better what is wrong
+        raise
     return np.array(found, order="C", copy=len(operands) == 1 or None)  # of one it is a view
 
 

@@ -95,7 +95,7 @@ def _slogdet_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
 
 @slogdet.register_vjp
 def _slogdet_grad(
-    grad_sign: Tensor | None, grad_logabsdet: Tensor | None, x: Tensor, sign: Tensor
+    x: Tensor, sign: Tensor, grad_sign: Tensor | None = None, grad_logabsdet: Tensor | None = None
 ) -> Tensor:
     """Differentiate: ``g X⁻ᴴ``; the sign of a complex determinant turns with its phase."""
     total: Any = 0 if grad_logabsdet is None else grad_logabsdet
@@ -265,7 +265,11 @@ def _qr_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
 
 @qr.register_vjp
 def _qr_grad(
-    grad_q: Tensor | None, grad_r: Tensor | None, x_spec: TensorSpec, q: Tensor, r: Tensor
+    x_spec: TensorSpec,
+    q: Tensor,
+    r: Tensor,
+    grad_q: Tensor | None = None,
+    grad_r: Tensor | None = None,
 ) -> Tensor:
     """Differentiate for at least as many rows as columns (Walter and Lehmann, arXiv:1009.6112)."""
     if x_spec.shape[-2] < x_spec.shape[-1]:
@@ -308,10 +312,10 @@ def _eigh_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
 
 @eigh.register_vjp
 def _eigh_grad(
-    grad_eigenvalues: Tensor | None,
-    grad_eigenvectors: Tensor | None,
     eigenvalues: Tensor,
     eigenvectors: Tensor,
+    grad_eigenvalues: Tensor | None = None,
+    grad_eigenvectors: Tensor | None = None,
 ) -> Tensor:
     """Differentiate: ``V (diag(g) + F ∘ Vᴴ gᵥ) Vᴴ`` with F = 1 / (λⱼ - λᵢ) off the diagonal."""
     middle: Any = 0
@@ -365,12 +369,12 @@ def _svd_spec(x: Any) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
 
 @svd.register_vjp
 def _svd_grad(
-    grad_u: Tensor | None,
-    grad_s: Tensor | None,
-    grad_vh: Tensor | None,
     u: Tensor,
     s: Tensor,
     vh: Tensor,
+    grad_u: Tensor | None = None,
+    grad_s: Tensor | None = None,
+    grad_vh: Tensor | None = None,
 ) -> Tensor:
     """Differentiate (Townsend, "Differentiating the Singular Value Decomposition", 2016)."""
     if u.dtype.kind == "c" and not (grad_u is None and grad_vh is None):

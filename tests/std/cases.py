@@ -191,7 +191,7 @@ CASES: dict[str, list[Call]] = {
         for name in ("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
     },
     "nll_loss": [
-        *(call(A, at(0, 3, 1)), call(A, at(0, -100, 1), positive(4)), call(A[0], at(2)[0])),
+        *(call(A, at(0, 3, 1)), call(A, at(0, -100, 1), positive(4)), call(A[0], np.array(2))),
         call(CUBE, at([0, 2, 1, 1], [1, 1, 0, 2]), reduction="none"),
     ],
     "cross_entropy": [
