@@ -81,8 +81,8 @@ FLOORS: Floors = (
         package(
             "autograd",
             "guard modes wrapper gradients observe anomaly engine family general_grad hooks "
-            "returned context recorder general layer_facts layer_outputs pylayer stage describe "
-            "recompute",
+            "returned context recorder general layer_facts layer_outputs pylayer stage "
+            "backward_graph checkpoint",
         ),
         package("meta", "conversion mode context placement results stage"),
         package(
