@@ -50,7 +50,8 @@ def set_kernel_enabled(op: Any, device: str, enabled: bool, provider: str | None
 
 def _warn(message: str, *words: str) -> None:
     """Log a warning; `logging` costs more to import than all of this package's dispatch."""
-    importlib.import_module("logging").getLogger("oplib").warning(message, *words)
+    logging = importlib.import_module("logging")
+    logging.getLogger("oplib").warning(message, *words)
 
 
 def _entered(state: _state.State, setting: str, value: Any) -> _state.enter:

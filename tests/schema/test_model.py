@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from oplib._record import replace
 from oplib.schema import NO_DEFAULT, Argument, FunctionSchema, Return, Slot, TensorType, parse
 from tests.schema.helpers import schema_of
 
@@ -203,7 +204,7 @@ def test_a_schema_can_be_put_together_by_hand():
     )
     schema = FunctionSchema("ns", "f", "", arguments, (Return(TensorType()),))
     assert schema == parse("ns::f(Tensor x, int[] n=[1, 2]) -> Tensor")
-    assert dataclasses.replace(schema, name="g") == schema.named("ns", "g")
+    assert replace(schema, name="g") == schema.named("ns", "g")
 
 
 def test_texts_do_not_depend_on_the_hash_seed():
