@@ -42,7 +42,7 @@ Floors = tuple[tuple[Group, ...], ...]
 # Groups on one floor are siblings: they do not know each other.
 FLOORS: Floors = (
     # 0: words
-    (loose("errors _text _drawing _state _tree dtypes _dims"),),
+    (loose("_record errors _text _drawing _state _tree dtypes _dims"),),
     # 1: a language that has never heard of tensors
     (
         package(
