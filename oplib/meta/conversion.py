@@ -18,7 +18,14 @@ from .. import _state
 from ..dispatch.keys import AUTOGRAD, META, VIEW, WEAK
 from ..dtypes import Device
 from ..prims import clone
-from ..tensor.grad_meta import AccumulationNode, AutogradMeta, Family, ViewRecord, new_leaf_meta
+from ..tensor.grad_meta import (
+    AccumulationNode,
+    AutogradMeta,
+    Family,
+    ViewRecord,
+    new_leaf_meta,
+    new_view_record,
+)
 from ..tensor.meta_array import MetaArray, meta_array
 from ..tensor.storage import Storage, new_storage, owner_of
 from ..tensor.tensor import Tensor, tensor_from_result
@@ -152,7 +159,7 @@ class Converter:
         is_root = tensor.array is record.family.root_array
         array = family.root_array if is_root else self._array(tensor.array, memory)
         fake = tensor_from_result(array)
-        fake._view = ViewRecord(family, record.no_grad, record.opaque)
+        fake._view = new_view_record(family, record.no_grad, record.opaque)
         fake._keys |= VIEW
         if tensor._keys & AUTOGRAD:
             if is_root:

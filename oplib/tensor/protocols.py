@@ -20,7 +20,7 @@ from ..dispatch.lifting import ARRAYS, LIFTERS
 from ..errors import ArgumentError, AutogradError
 from .methods import operator_function
 from .storage import storage_of_array
-from .tensor import Tensor, tensor_from_array, tensor_from_result, weak_scalar
+from .tensor import Tensor, blank_tensor, tensor_from_array, tensor_from_result, weak_scalar
 
 __all__ = ["UFUNCS", "from_numpy", "install_protocols", "is_weak"]
 
@@ -196,7 +196,7 @@ def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
     """Return the constant that an array beside a Tensor stands for; it shares memory."""
     if array.dtype.kind not in "fcbiu":
         _check_numbers(array)
-    tensor: Tensor = object.__new__(Tensor)
+    tensor = blank_tensor()
     tensor.array = array
     tensor._keys = CPU | CONSTANT
     tensor.autograd_meta = tensor._view = None
