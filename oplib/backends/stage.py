@@ -223,7 +223,7 @@ def _functional_lines(op: AnyOperator, call: str, every: str, backend: int) -> L
     return [
         *lines,
         "    if (_op_type(_op_r) is not _op_ndarray or _op_r.base is not None",
-        f"            or _op_references(_op_r) != {UNSHARED} or not _op_r.flags.writeable",
+        f"            or _op_references(_op_r) != {UNSHARED}",
         "            or (_op_r.dtype is not _op_float64 and _op_r.dtype.kind in 'OUSMm')):",
         f"        return _op_finish(_op_r, {every})",
         "    _op_t = _op_blank()",

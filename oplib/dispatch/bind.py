@@ -90,6 +90,7 @@ class _Body:
         self.arguments = [(a, local_name(a.name)) for a in op.schema.arguments]
         self.names: dict[str, Any] = {
             "_op_current": _state.current,
+            "_op_default": _state.DEFAULT_STATE,
             "_op_find": op.find_plan,
             "_op_type": type,
             "_op_list": list,
@@ -108,9 +109,13 @@ class _Body:
             *self._keys(),
             *(self._conversions() if self.convert else []),
             "    _op_state = _op_current()",
-            "    _op_keys = (_op_keys | _op_state.include) & _op_state.mask",
+            "    if _op_state is not _op_default:",
+            "        _op_keys = (_op_keys | _op_state.include) & _op_state.mask",
             *self._device(),
-            "    _op_plan = _op_plans.get(_op_keys)",
+            "    try:",
+            "        _op_plan = _op_plans[_op_keys]",
+            "    except KeyError:",
+            "        _op_plan = None",
             "    if _op_plan is None:",
             "        _op_plan = _op_find(_op_keys)",
             f"    return _op_plan({every})",
