@@ -3,7 +3,7 @@
 ``np.exp(t)`` calls the operator of that name where there is one and records gradients; a ufunc
 without an operator is refused rather than silently computed outside the graph.
 
-Imports floors 0 to 2, `tensor.py`, `methods.py`.
+Imports floors 0 to 2, `tensor.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from .. import _state
 from .._text import short_repr
+from ..dispatch import registry
 from ..dispatch.keys import CONSTANT, CPU, META, WEAK
 from ..dispatch.lifting import ARRAYS, LIFTERS
 from ..errors import ArgumentError, AutogradError
-from .methods import operator_function
 from .storage import storage_of_array
 from .tensor import Tensor, blank_tensor, tensor_from_array, tensor_from_result, weak_scalar
 
@@ -139,7 +139,7 @@ def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwa
             f"{what}{extra} has no operator for Tensors; "
             "call it on x.numpy() (no gradient), or define an operator for it"
         )
-    return operator_function(name)(*inputs)
+    return registry.packet("std", name)(*inputs)
 
 
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:

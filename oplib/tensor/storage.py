@@ -98,9 +98,11 @@ def storage_of_array(array: Any) -> Storage:
         storage = found()
         if storage is not None:
             return storage
-    if base is None and not _opaque:
-        return _enter(owner, new_storage())
-    return _enter_view(array, owner)
+    if base is not None or _opaque:
+        return _enter_view(array, owner)
+    storage = new_storage()
+    storage.owner = owner  # set here: to ask a Storage for an owner it has not is slow
+    return _enter(owner, storage)
 
 
 def _enter_view(array: Any, owner: Any) -> Storage:
@@ -146,7 +148,8 @@ def _enter(owner: Any, storage: Storage) -> Storage:
         if listed is not None:
             return listed
         known = storage.owner
-        storage.owner = owner if known is None else (known, owner)
+        if known is not owner:
+            storage.owner = owner if known is None else (known, owner)
         if _opaque:
             _opaque.pop(key, None)
         _by_owner[key] = weakref.ref(storage)
