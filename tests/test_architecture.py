@@ -103,7 +103,8 @@ FLOORS: Floors = (
         package(
             "std",
             "declare creation elementwise comparison linalg joining reductions scan views indexing "
-            "inplace nn complex random fft",
+            "inplace nn complex masking decompositions contractions sorting fft scatter special "
+            "activations losses layers random",
         ),
     ),
     # 8: what looks at the whole
