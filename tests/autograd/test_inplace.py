@@ -344,6 +344,27 @@ def test_a_whole_overwrite_of_a_view_sends_zeros_there_and_nothing_else():
     assert_values(w.grad, [1.0, 10.0])
 
 
+def test_what_the_base_gets_counts_every_use_of_a_written_view():
+    x = leaf(1.0, 2.0)
+    base = x * 1
+    view = base[:1]
+    view.mul_(3.0)
+    base.retain_grads()
+    assert view.grad_fn.name() == "GradNode_view"
+    ((base * 10).sum() + view.sum() * 100).backward()
+    assert_values(base.grad, [110.0, 10.0])
+    assert_values(x.grad, [330.0, 10.0])
+
+
+def test_assigning_a_detached_handle_of_the_same_elements_cuts_their_gradient():
+    for cut in (lambda y: y.detach()[0], lambda y: oplib.no_grad(lambda: y[0])()):
+        x = leaf(1.0, 2.0)
+        y = x * 2
+        y[0] = cut(y)
+        y.sum().backward()
+        assert_values(x.grad, [0.0, 2.0])
+
+
 def test_a_write_through_a_view_made_under_no_grad_raises():
     y = leaf(1.0, 2.0) * 1
     with oplib.no_grad():
