@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from .._record import record
 from ..dispatch.keys import BACKENDS, INTERPRETER, META
 from .grad_hooks import HookHandle, NodeHooks, add_hook
 
@@ -296,7 +296,7 @@ class AccumulationNode:
         return "<AccumulationNode>"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edge:
     """Where an outgoing gradient goes."""
 
@@ -305,7 +305,7 @@ class Edge:
     in_rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GradSlotMeta:
     """What introspection shows of one forward tensor: its description, and its edge if any."""
 
