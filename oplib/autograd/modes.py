@@ -72,6 +72,8 @@ class _GradMode:
 
 def _decorated(function: F, enabled: bool) -> F:
     """Return a function, generator function or coroutine function with the mode set inside."""
+    if not callable(function):
+        raise ArgumentError(f"a grad mode decorates a function, got {function!r}")
 
     def mode() -> _state.enter:
         return _state.enter(_with_mode(_state.current(), enabled))
