@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from .. import _state
-from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, CHECKED
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
@@ -31,6 +31,7 @@ from .gradients import (
     edge_name,
     fit,
     owned_copy,
+    read_only,
 )
 from .observe import observe, run_posthooks, run_prehooks
 
@@ -132,6 +133,7 @@ class Run:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
         self.targets = targets
+        self.is_checked = bool(_state.current().include & CHECKED)
         self.final_hooks: list[dict[int, Callable[[], Any]]] = []
 
     def execute(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
@@ -170,7 +172,7 @@ class Run:
             holder.add(meta.position, seed)
         starts = list(holders.values())
         _count(holders, self.targets)
-        if _state.current().include & ANOMALY:
+        if _state.current().include & (ANOMALY | CHECKED):
             watch(holders)
         return holders, deque([holder for holder in starts if not holder.waiting])
 
@@ -240,6 +242,8 @@ class Run:
         for position, gradient in enumerate(gradients):
             if gradient is None:
                 continue
+            if self.is_checked:
+                gradients[position] = gradient = read_only(gradient)
             if node.hooks is not None:
                 _check_unwritten(node, gradient)
                 gradient = observe(node, node.hooks, position, gradient)
