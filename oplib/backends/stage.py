@@ -322,7 +322,8 @@ def _writing_lines(op: AnyOperator, call: str, every: str, backend: int) -> Line
             ]
         else:
             lines.append(f"    _op_check({argument.name!r}, {local})")
-    lines += [*_run_lines(call), "    finally:"]
+    # Others may have written before they failed; a built-in operator fails before it writes.
+    lines += [*_run_lines(call), "    else:" if op.namespace == "std" else "    finally:"]
     if len(written) == 1 and isinstance(written[0].type, TensorType):
         lines.append(f"        _op_s = {local_name(written[0].name)}._storage")
         indent = "        "

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._record import record
 from ..dispatch.keys import BACKENDS, INTERPRETER, META
-from .grad_hooks import HookHandle, NodeHooks, add_hook
+from .grad_hooks import HookHandle, NodeHooks, add_hook, require_callable
 
 __all__ = [
     "AccumulationNode",
@@ -35,6 +35,7 @@ __all__ = [
     "move_retained",
     "new_leaf_meta",
     "new_meta",
+    "require_callable",
     "watch_retained",
 ]
 
