@@ -88,9 +88,10 @@ class _Body:
         self.op = op
         self.convert = convert
         self.arguments = [(a, local_name(a.name)) for a in op.schema.arguments]
+        default = _state.DEFAULT_STATE
         self.names: dict[str, Any] = {
             "_op_current": _state.current,
-            "_op_default": _state.DEFAULT_STATE,
+            "_op_default": None if default.include else default,  # which changes no key set
             "_op_find": op.find_plan,
             "_op_AttributeError": AttributeError,
             "_op_KeyError": KeyError,
