@@ -228,6 +228,11 @@ class _Body:
         inner = argument.type.element if isinstance(argument.type, OptionalType) else argument.type
         exact = None if argument.name in self.op.choices else exact_type(inner)
         conversion = f"{local} = {convert}({local})"
+        if exact is None and inner is not argument.type and argument.default is None:
+            return [
+                f"    if {local} is _op_missing: {local} = None",
+                f"    elif {local} is not None: {conversion}",
+            ]
         if exact is None:
             return [f"    {conversion}"]
         name = f"_op_exact_{argument.name}"
