@@ -93,7 +93,8 @@ FLOORS: Floors = (
         package(
             "graph",
             "literals values names ir builder text compare draw tokens operands parse fitting "
-            "invariants verify evaluate source passes.manager passes.dead_code passes.cse passes",
+            "invariants verify evaluate source passes.manager passes.dead_code passes.cse "
+            "passes.constant_folding passes.peepholes passes.reinplace passes.memory_plan passes",
         ),
     ),
     # 6: what combines siblings

@@ -89,6 +89,10 @@ class Program:
         """Return the guards these arguments fail, one line each, without running anything."""
         return list(self.signature.failures(args, kwargs, self.captured))
 
+    def with_graph(self, graph: Graph) -> Program:
+        """Return the same program with another graph: what a pass made of this one's."""
+        return Program(graph, self.outcome, self.signature, self.captured)
+
     @property
     def guards(self) -> str:
         """The guards, one per line."""

@@ -14,7 +14,16 @@ import numpy as np
 
 import oplib
 from oplib import Tensor
-from oplib.graph import verify
+from oplib.graph import (
+    constant_folding,
+    cse,
+    dead_code,
+    peepholes,
+    reinplace,
+    run_passes,
+    verify,
+    without_history,
+)
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.program import Broken, Program, Runner
 
@@ -60,9 +69,20 @@ def _functionalized_inside(
     return _captured(oplib.functionalize(function), program, inputs)
 
 
+FUNCTIONAL = (constant_folding, peepholes, dead_code, cse)
+BUFFERS = (without_history, *FUNCTIONAL, reinplace, dead_code)
+
+
+def _after_passes(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
+    made = oplib.capture(function, *program.layout.make(97).tensors)
+    graph = run_passes(made.graph, FUNCTIONAL if program.is_differentiated else BUFFERS)
+    return made.with_graph(graph)(*inputs)
+
+
 MODES: dict[str, Call] = {
     "functionalize": _functionalized,
     "capture": _captured,
+    "passes": _after_passes,
     "functionalize twice": _twice,
     "capture in functionalize": _captured_inside,
     "functionalize in capture": _functionalized_inside,
