@@ -98,7 +98,11 @@ FLOORS: Floors = (
         ),
     ),
     # 6: what combines siblings
-    (package("program", "recorder signature program capture"), loose("checked"), loose("amp")),
+    (
+        package("program", "recorder signature program capture kernels joint compile"),
+        loose("checked"),
+        loose("amp"),
+    ),
     # 7: built-in operators
     (
         package(

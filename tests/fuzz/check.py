@@ -79,10 +79,20 @@ def _after_passes(function: Callable[..., Any], program: Program, inputs: Sequen
     return made.with_graph(graph)(*inputs)
 
 
+def _compiled(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
+    compiled = oplib.compile(function)
+    examples = program.layout.make(96)
+    compiled(*examples.tensors)
+    result = compiled(*inputs)
+    assert len(compiled.programs) == 1, "its own guards did not hold"
+    return result
+
+
 MODES: dict[str, Call] = {
     "functionalize": _functionalized,
     "capture": _captured,
     "passes": _after_passes,
+    "compile": _compiled,
     "functionalize twice": _twice,
     "capture in functionalize": _captured_inside,
     "functionalize in capture": _functionalized_inside,
