@@ -57,7 +57,8 @@ from .values import Reference, Value
 __all__ = ["Choose", "compile_graph", "python_source"]
 
 Choose: TypeAlias = Callable[[Call], tuple[Callable[..., Any], Hashable | None] | None]
-"""What a call runs instead of its operator, and the buffer it writes into, if any."""
+"""What a call runs instead of its operator, and what it writes into, if anything: a value, or a
+buffer known by this key."""
 
 _serial: Final = itertools.count()
 _EXPRESSION_WORD: Final = re.compile(r"\b(?:min|max)\b|(?<!/)/(?!/)")
@@ -79,8 +80,9 @@ def compile_graph(
     """Return a function of one tensor per placeholder that does what `evaluate` does, faster.
 
     Constants are made once, here. With `choose` a call runs the function that it returns, with all
-    arguments of the operator spelled out, and ``out=`` the buffer it names: the returned function
-    takes one more argument per buffer, in the order of first use. See `evaluate` for the others.
+    arguments of the operator spelled out, and ``out=`` the value or buffer it names: the returned
+    function takes one more argument per buffer, in the order of first use. See `evaluate` for the
+    other parameters.
     """
     writer = _Writer(graph, choose)
     lines = writer.module()
@@ -234,7 +236,9 @@ class _Writer:
         if name is None:
             name = self.globals[function] = self.namer.name(_stem(node.op))
             self.functions[name] = function
-        if buffer is not None:
+        if isinstance(buffer, Value):
+            parts.append(f"out={self.names[buffer]}")
+        elif buffer is not None:
             if buffer not in self.buffers:
                 self.buffers[buffer] = self.namer.name("buffer")
             parts.append(f"out={self.buffers[buffer]}")

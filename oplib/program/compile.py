@@ -23,7 +23,7 @@ from .._tree import flatten, unflatten
 from ..autograd.modes import is_grad_enabled
 from ..autograd.pylayer import PyLayer
 from ..dispatch.keys import AUTOGRAD, CPU, VIEW
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CaptureError, FakeTensorError
 from ..functionalize.outcome import (
     InputView,
     LiteralResult,
@@ -47,6 +47,7 @@ R = TypeVar("R")
 
 LIMIT: Final = 8
 """Programs a compiled function keeps."""
+_FLAT: Final = frozenset((Tensor, bool, int, float, str, type(None)))
 _PLAIN: Final = ~(CPU | AUTOGRAD | VIEW)
 
 
@@ -82,22 +83,38 @@ class Compiled(Generic[P, R]):
         state = _state.current()
         if state.include or state.stack or state.handled:
             return self.function(*args, **kwargs)
-        leaves, structure = flatten((args, kwargs))
+        leaves: Sequence[Any] = args
+        structure: Hashable = len(args)  # of a plain call, which has no containers
+        if kwargs or not _FLAT.issuperset(map(type, args)):
+            leaves, structure = flatten((args, kwargs))
         key = _key(leaves, structure, state)
         if key is None:
             return self.function(*args, **kwargs)
         entry = self._found.get(key)
         if entry is None or not entry.fits(args, kwargs):
             entry = self._entry(key, args, kwargs)
+            if entry is None:
+                return self.function(*args, **kwargs)  # raises its own error
         return entry.run(leaves)  # type: ignore[no-any-return]
 
-    def _entry(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+    def _captured(self, args: Any, kwargs: Any) -> Program | None:
+        """Return a new program; None if the function raises what it may raise uncompiled too."""
+        try:
+            return capture(self.function, *args, **kwargs)
+        except (CaptureError, FakeTensorError):
+            raise
+        except Exception:
+            return None
+
+    def _entry(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry | None:
         """Return the first program whose guards hold, or a new one."""
         with self._lock:
             self._entries = [entry for entry in self._entries if entry.is_current()]
             entry = next((e for e in self._entries if not e.program.check(*args, **kwargs)), None)
             if entry is None:
-                program = capture(self.function, *args, **kwargs)
+                program = self._captured(args, kwargs)
+                if program is None:
+                    return None
                 if len(self._entries) >= self.limit:
                     self._warn(args, kwargs)
                 leaves, _ = flatten((args, kwargs))
@@ -213,8 +230,9 @@ class _Entry:
             results[i].form.strides if i in results else value.tensor.strides
             for i, value in enumerate(graph.output.results)
         ]
-        if not is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs):
-            if not outcome.gradients and not outcome.flags and not _has_history(outcome):
+        recording = is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        if not _has_history(outcome) and (self._is_plain or not recording):
+            if not outcome.gradients and not outcome.flags:
                 self._kernels = KernelRun(optimized(graph), strides)
         elif self._is_plain and len(set(graph.output.results)) == len(results) > 0:
             flags = [results[i].requires_grad for i in range(len(results))]

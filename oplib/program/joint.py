@@ -224,7 +224,11 @@ def _layer(
         rest = iter(found)
         return tuple([next(rest) if needed else None for needed in ctx.needs_input_grad])
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    members = {
+        "halves": halves,
+        "forward": staticmethod(forward),
+        "backward": staticmethod(backward),
+    }
     return type(graph.name, (PyLayer,), members)
 
 

@@ -13,6 +13,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ from .._tree import tree_map
 from ..dispatch.keys import CPU
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import resolve
+from ..dispatch.registry import get_op
 from ..dtypes import CPU as CPU_DEVICE
 from ..graph import (
     Call,
@@ -46,7 +48,7 @@ from ..graph.passes.reinplace import Buffers
 from ..graph.values import same_layout
 from ..schema import TensorType
 from ..tensor.geometry import Geometry, contiguous_strides, extent
-from ..tensor.methods import IN_PLACE
+from ..tensor.methods import IN_PLACE, NOT_ON_ITSELF
 from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = ["KernelRun", "is_compilable", "optimized"]
@@ -105,8 +107,9 @@ class KernelRun:
         def choose(node: Call) -> tuple[Callable[..., Any], Hashable | None]:
             ufunc = ufuncs.get(node)
             if ufunc is None:
-                kernel = _in_place_of(node) if node.op.schema.is_inplace else None
-                return kernel or _planned(node.op, _has_only_tensors(node)), None
+                if node.op.schema.is_inplace and (ufunc := _in_place_of(node)) is not None:
+                    return ufunc, node.arguments[0]
+                return _planned(node.op, _has_only_tensors(node)), None
             value = node.results[0]
             if value not in plan.places:
                 return (_as_array(ufunc) if not value.tensor.shape else ufunc), None
@@ -232,9 +235,13 @@ def _ufunc_of(node: Any) -> np.ufunc | None:
     return kernel if any(isinstance(x, Value) for x in node.arguments) else None
 
 
-def _in_place_of(node: Call) -> Callable[..., Any] | None:
-    """Return the kernel of a built-in operator that writes its first operand elementwise."""
-    return _kernel_of(node) if node.op.name.removesuffix("_") in IN_PLACE else None
+def _in_place_of(node: Call) -> np.ufunc | None:
+    """Return the ufunc that a built-in operator which writes its first operand is derived from."""
+    name = node.op.name.removesuffix("_")
+    if _kernel_of(node) is None or name not in IN_PLACE or name in NOT_ON_ITSELF:
+        return None
+    kernel = _kernel_of(replace(node, op=get_op(f"std::{name}")))
+    return kernel if isinstance(kernel, np.ufunc) and kernel.nout == 1 else None
 
 
 @functools.cache

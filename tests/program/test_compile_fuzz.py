@@ -18,9 +18,7 @@ def test_compiled_programs_are_eager_code(chunk: int, fuzz_range: range) -> None
 
 
 @pytest.mark.parametrize("chunk", range(10))
-def test_compiled_programs_without_gradients_are_eager_code(
-    chunk: int, fuzz_range: range
-) -> None:
+def test_compiled_programs_without_gradients_are_eager_code(chunk: int, fuzz_range: range) -> None:
     for seed in range(80_000 + chunk, 80_000 + len(fuzz_range) // 4, 10):
         program = random_program(seed).without_gradients()
         assert not check(program, ["compile"]), f"seed {seed}\n{program.text()}"
