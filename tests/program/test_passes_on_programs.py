@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.check import check
+from tests.fuzz.check import check_beside_capture
 from tests.fuzz.generate import random_program
 
 pytestmark = pytest.mark.fuzz
@@ -12,13 +12,13 @@ pytestmark = pytest.mark.fuzz
 
 @pytest.mark.parametrize("chunk", range(10))
 def test_programs_after_passes_are_eager_code(chunk: int) -> None:
-    for seed in range(50_000 + chunk, 50_400, 10):
+    for seed in range(50_000 + chunk, 50_300, 10):
         program = random_program(seed)
-        assert not check(program, ["passes"]), f"seed {seed}\n{program.text()}"
+        assert not check_beside_capture(program, "passes"), f"seed {seed}\n{program.text()}"
 
 
 @pytest.mark.parametrize("chunk", range(10))
 def test_programs_that_write_into_their_buffers_are_eager_code(chunk: int) -> None:
-    for seed in range(60_000 + chunk, 60_600, 10):
+    for seed in range(60_000 + chunk, 60_300, 10):
         program = random_program(seed).without_gradients()
-        assert not check(program, ["passes"]), f"seed {seed}\n{program.text()}"
+        assert not check_beside_capture(program, "passes"), f"seed {seed}\n{program.text()}"
