@@ -113,10 +113,12 @@ FLOORS: Floors = (
             "testing",
             "compare space hints report problem numeric gradcheck memory calls sampling session "
             "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
-            "checks.functional checks.gradient checks opcheck",
+            "checks.functional checks.gradient checks opcheck "
+            "parametrize plugin",
         ),
-        loose("__main__"),
     ),
+    # 9: the command line
+    (loose("__main__"),),
 )
 
 ROOT = ""  # the name of oplib/__init__.py among the modules: the map, which may import everything
