@@ -21,7 +21,7 @@ from .._text import short_repr
 from .._tree import TreeDef, flatten, leaf_paths
 from ..dispatch.keys import AUTOGRAD
 from ..dtypes import short_dtype
-from ..functionalize.memory import memory_groups, own_geometry
+from ..functionalize.memory import memory_groups, own_geometry, span_of
 from ..functionalize.outcome import Derived, Outcome
 from ..functionalize.run import FunctionalRun, memory_around
 from ..tensor.storage import is_read_only
@@ -153,6 +153,11 @@ class Signature:
         for derived in self.hidden:
             inputs.append(next(rest) if derived is None else memory_around(inputs, derived))
         return inputs
+
+    def with_spans(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs, then the memory that some of them lie in."""
+        spans = [span_of([inputs[i] for i in members]) for members in self.spans]
+        return [*inputs, *spans]
 
     def failures(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], captured: Sequence[Tensor]

@@ -19,6 +19,7 @@ __all__ = [
     "LATE",
     "METHODS",
     "NAMED",
+    "NOT_ON_ITSELF",
     "REFLECTED",
     "SIZED",
     "install_method",
@@ -74,6 +75,10 @@ _BINARY: Final = (
 
 IN_PLACE: Final = (*_UNARY, *_BINARY, "clamp")
 """Elementwise operators with a form that writes, named ``name_`` and derived from ``name``."""
+
+NOT_ON_ITSELF: Final = ("neg", "pow")
+"""Those whose ufunc is not run on its own operand: an int power can fail half-way, and NumPy 2.4's
+negative goes wrong there for some strides."""
 
 NAMED: Final[tuple[str, ...]] = (
     *IN_PLACE,
