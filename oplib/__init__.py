@@ -95,20 +95,6 @@ from .schema import (
     register_opaque_type,
 )
 from .shapes import TensorSpec, result_type
-from .std.creation import (
-    arange,
-    empty,
-    empty_like,
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    tensor,
-    zeros,
-    zeros_like,
-)
 from .tensor import methods, protocols
 from .tensor.protocols import from_numpy
 from .tensor.tensor import Tensor, engine
@@ -118,6 +104,20 @@ if TYPE_CHECKING:
     from .program.capture import capture
     from .program.compile import compile
     from .program.program import Program
+    from .std.creation import (
+        arange,
+        empty,
+        empty_like,
+        eye,
+        full,
+        full_like,
+        linspace,
+        ones,
+        ones_like,
+        tensor,
+        zeros,
+        zeros_like,
+    )
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -228,7 +228,14 @@ def functionalize(function: F) -> F:
     return run.functionalize(function)  # type: ignore[no-any-return]
 
 
-_LAZY: Final = {"Program": "program", "capture": "program", "compile": "program"}
+_CREATION: Final = (
+    *("arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "ones"),
+    *("ones_like", "tensor", "zeros", "zeros_like"),
+)
+_LAZY: Final = {
+    **dict.fromkeys(("Program", "capture", "compile"), "program"),
+    **dict.fromkeys(_CREATION, "std.creation"),
+}
 """Names that live in packages most programs never load (a third of the import time)."""
 
 
@@ -288,3 +295,4 @@ def __dir__() -> list[str]:
 
 
 _install()
+del globals()["tensor"]  # the package, which importing its modules put in the function's place
