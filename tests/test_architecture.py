@@ -114,7 +114,7 @@ FLOORS: Floors = (
             "compare space hints report layouts vectors problem differences entries attempt "
             "consistency gradcheck memory calls sampling session prediction scenarios reproduce "
             "differentiable checks.schema checks.mutation checks.alias checks.fake "
-            "checks.determinism checks.functional checks.gradient checks opcheck "
+            "checks.agreement checks.determinism checks.functional checks.gradient checks opcheck "
             "parametrize plugin",
         ),
     ),

@@ -24,7 +24,7 @@ from ..calls import Call, Outcome, user_traceback
 from ..prediction import Prediction, first_difference, predict, shown
 from ..session import Check, Problem, Refusal, Session, Trial
 
-__all__ = ["DTYPES_CHECK", "FAKE_CHECK"]
+__all__ = ["DTYPES_CHECK", "FAKE_CHECK", "predicts"]
 
 
 def _unable(session: Session) -> str:
@@ -38,7 +38,7 @@ def _unable(session: Session) -> str:
 
 def _examine(trial: Trial) -> Iterator[Problem]:
     for call in trial.calls():
-        yield from _predicts(trial, call)
+        yield from predicts(call)
     op = trial.subject.op
     assert op is not None
     if resolve(op, META).kind == "derived":
@@ -51,7 +51,8 @@ def _examine(trial: Trial) -> Iterator[Problem]:
 # ---------------------------------------------------------------------- one sample
 
 
-def _predicts(trial: Trial, call: Call) -> Iterator[Problem]:
+def predicts(call: Call) -> Iterator[Problem]:
+    """Yield where the fake rule and the kernel differ on one call."""
     given = call.fresh()
     predicted = predict(given)
     real = given.run()
@@ -124,7 +125,7 @@ def _refuses_too(trial: Trial, refusal: Refusal) -> Iterator[Problem]:
         )
 
 
-FAKE_CHECK: Final = Check("fake", ("given", "size", "option", "layout"), _examine, _unable)
+FAKE_CHECK: Final = Check("fake", ("given", "size", "option"), _examine, _unable)
 
 
 # ---------------------------------------------------------------------- other dtypes
