@@ -780,7 +780,9 @@ def c_order(x: Any) -> TensorSpec:
 
 @wrong("layout", "differs with these strides", "functional", "gradient", "second_gradient")
 def reads_the_buffer_in_memory_order(lib: Library) -> Any:
-    return doubled(lib, lambda x: np.add(*[x.ravel("K").reshape(x.shape)] * 2), fake=c_order), (x(),)
+    return doubled(lib, lambda x: np.add(*[x.ravel("K").reshape(x.shape)] * 2), fake=c_order), (
+        x(),
+    )
 
 
 @wrong("layout", "differs with these strides", "functional", "gradient", "second_gradient")

@@ -3,7 +3,7 @@
 An operator computes the same values whatever the strides of its arguments, whichever kernel serves
 it, in however many threads, and after it was pickled; what it does not take it refuses by name.
 
-Imports floors 0 to 7, `calls.py`, `session.py`, `fake.py`, `scenarios.py`.
+Imports floors 0 to 7, `calls.py`, `session.py`, `fake.py`, `functional.py`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ...schema.types import ListType, OptionalType
 from ...tensor.tensor import Tensor, tensor_from_array
 from ..calls import Call, Outcome, quietly, user_traceback
 from ..compare import compare_arrays
-from ..scenarios import scenarios
 from ..session import Check, Problem, Session, Trial, blames_result
 from .fake import predicts
+from .functional import scenarios
 
 __all__ = ["ARGUMENTS", "LAYOUT", "PICKLE", "PROVIDERS", "THREADS"]
 
@@ -124,7 +124,7 @@ def _arguments(trial: Trial) -> Iterator[Problem]:
         if refusal.call.kind != "option" or not absent:
             continue
         trial.run += 1
-        if not _is_clean(refusal.error):
+        if refusal.error is not None and not _is_clean(refusal.error):
             yield Problem(
                 refusal.call,
                 refusal.call.label.partition(" ")[0],
