@@ -159,6 +159,7 @@ ONLY_OPLIB_FOLLOWS = (
 ONLY_TORCH_FOLLOWS = (
     "overlaps itself",  # a destination; torch does not always notice
     "cannot store complex128",  # what torch drops the imaginary part of
+    "GradNode_std::matmul: argument",  # written since; torch saves a copy of what it expands
     "a write never changes a shape",  # a value with leading axes of length one
 )
 
@@ -329,7 +330,7 @@ def compare(run: Callable[[Outcome], list[Any]], program: tuple[list[Any], list[
         compare_numerically(program)
         return
     if isinstance(ours, Exception):
-        assert isinstance(theirs, Exception), ours
+        assert isinstance(theirs, Exception) or is_known(str(ours), ""), ours
         return
     for a, b in zip(ours, theirs, strict=True):
         assert (a is None) == (b is None)
