@@ -1,15 +1,16 @@
 """What is registered on an operator that exists: ``register_*``.
 
 Every function takes an operator, a qualified name, what `define` returned, or a packet of one
-overload; each is also a method of `Operator` without that argument. Used as a decorator it returns
-the function it decorates. It validates first and commits last, remembers the file:line it was
-called from, and what it made is in ``op.registrations`` and can be removed.
+overload; each is also a method of `Operator` without that argument. Called with a function it
+returns the registration, which can be removed; as a decorator it returns the function. It validates
+first and commits last, and remembers the file:line it was called from.
 
 Imports floors 0 to 3, `kernels.py`. Read next: `library.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -87,14 +88,17 @@ def commit(
     return made
 
 
-def _decorator(fn: Any, register: Callable[[Any], Any]) -> Any:
-    """Register `fn` and return it, or return a decorator that does."""
+def _decorator(fn: Any, register: Callable[[Any], list[Registration]]) -> Any:
+    """Register `fn` and return the registration, or return a decorator that registers."""
 
     def decorate(function: F) -> F:
         register(function)
         return function
 
-    return decorate if fn is None else decorate(fn)
+    if fn is None:
+        return decorate
+    made = register(fn)
+    return made[0] if len(made) == 1 else made
 
 
 # ---------------------------------------------------------------------- kernels and shapes
@@ -153,10 +157,7 @@ def register_kernel(
         facets = [kernel_facet(operator.schema, function, key, options) for key in keys]
         return commit(operator, facets, source, lib, override)
 
-    if fn is None:
-        return _decorator(None, register)
-    made = register(fn)
-    return made[0] if len(made) == 1 else made
+    return _decorator(fn, register)
 
 
 def register_fake(
@@ -175,9 +176,9 @@ def register_fake(
     """
     source = calling_source()
 
-    def register(function: Any) -> None:
+    def register(function: Any) -> list[Registration]:
         operator = registry.resolve(op)
-        commit(operator, [fake_facet(operator.schema, function)], source, lib, override)
+        return commit(operator, [fake_facet(operator.schema, function)], source, lib, override)
 
     return _decorator(fn, register)
 
@@ -208,10 +209,6 @@ def register_vjp(
     For an operator that writes, an argument's name means its value before the call and
     ``new_<name>`` the value after; the rule is that of the functional twin.
 
-    Returns
-    -------
-    Registration for rules per argument; a single function is returned as it is
-
     Examples
     --------
     >>> import numpy as np, oplib
@@ -232,13 +229,13 @@ def register_vjp(
             "register_vjp takes one function for all arguments, or one for each"
         )
 
-    def register(fused: Any) -> Registration:
+    def register(fused: Any) -> list[Registration]:
         operator = registry.resolve(op)
         rule = named_rule(operator.schema, fused, per_argument, materialize_grads)
         function = dict(per_argument) if fused is None else fused
-        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)[0]
+        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
 
-    return register(None) if per_argument else _decorator(fn, register)
+    return register(None)[0] if per_argument else _decorator(fn, register)
 
 
 def register_autograd(
@@ -258,10 +255,10 @@ def register_autograd(
     """
     source = calling_source()
 
-    def register(function: Callable[..., Any]) -> None:
+    def register(function: Callable[..., Any]) -> list[Registration]:
         operator = registry.resolve(op)
         rule = ctx_rule(operator.schema, function, setup_context)
-        commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
+        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
 
     return _decorator(backward, register)
 
@@ -286,7 +283,7 @@ def register_functional(
     """
     source = calling_source()
 
-    def register(function: Any) -> None:
+    def register(function: Any) -> list[Registration]:
         operator = registry.resolve(op)
         if not operator.schema.is_mutable:
             raise RegistrationError(f"{operator.qualname} writes nothing; a twin has no effect")
@@ -294,7 +291,7 @@ def register_functional(
         callee = registry.resolve(function) if is_operator else function
         _check_twin(operator.schema, callee)
         facet = Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))
-        commit(operator, [facet], source, lib, override)
+        return commit(operator, [facet], source, lib, override)
 
     return _decorator(twin, register)
 
@@ -338,7 +335,7 @@ def register_view(
     """Register the geometry of a view operator: ``rule(geometry, *others) -> Geometry``."""
     source = calling_source()
 
-    def register(function: Any) -> None:
+    def register(function: Any) -> list[Registration]:
         operator = registry.resolve(op)
         if not operator.schema.is_view:
             raise RegistrationError(
@@ -347,7 +344,7 @@ def register_view(
         count = len(operator.schema.arguments)
         meaning = f"a geometry and the other {count - 1} arguments, by position"
         _require_positional(operator, function, "view rule", count, meaning)
-        commit(operator, [Facet(VIEW_RULE, function, function)], source, lib, override)
+        return commit(operator, [Facet(VIEW_RULE, function, function)], source, lib, override)
 
     return _decorator(rule, register)
 
@@ -358,10 +355,10 @@ def register_samples(
     """Register a function that yields ``(args, kwargs)`` of valid calls, for `opcheck`."""
     source = calling_source()
 
-    def register(function: Any) -> None:
+    def register(function: Any) -> list[Registration]:
         operator = registry.resolve(op)
         _require_positional(operator, function, "samples", 0, "no argument")
-        commit(operator, [Facet(SAMPLES, function, function)], source, lib, override)
+        return commit(operator, [Facet(SAMPLES, function, function)], source, lib, override)
 
     return _decorator(fn, register)
 
@@ -418,7 +415,10 @@ def _require_positional(
 
 
 def install_operator_methods() -> None:
-    """Make every ``register_*`` a method of `Operator`, without its first argument."""
+    """Make every ``register_*`` a method of `Operator`, without its first argument.
+
+    Given a function and nothing else, a method is a bare decorator and returns the function.
+    """
     for function in (
         register_kernel,
         register_fake,
@@ -429,4 +429,14 @@ def install_operator_methods() -> None:
         register_samples,
         register_autocast,
     ):
-        setattr(Operator, function.__name__, function)
+        setattr(Operator, function.__name__, _method(function))
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def method(op: AnyOperator, /, *args: Any, **kwargs: Any) -> Any:
+        made = function(op, *args, **kwargs)
+        bare = isinstance(made, Registration) and len(args) == 1 and not kwargs
+        return args[0] if bare and callable(args[0]) else made
+
+    return method

@@ -10,6 +10,7 @@ Imports floors 0 to 4, `gradients.py`, `observe.py`, `anomaly.py`. Read next: `g
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from .. import _state
-from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, CHECKED
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
@@ -32,7 +33,7 @@ from .gradients import (
     fit,
     owned_copy,
 )
-from .observe import observe, run_posthooks, run_prehooks
+from .observe import observe, read_only, run_posthooks, run_prehooks
 
 __all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
 
@@ -167,7 +168,7 @@ class Run:
             holder.add(meta.position, seed)
         starts = list(holders.values())
         _count(holders, self.targets)
-        if _state.current().include & ANOMALY:
+        if _state.current().include & (ANOMALY | CHECKED):
             watch(holders)
         return holders, deque([holder for holder in starts if not holder.waiting])
 
@@ -285,7 +286,9 @@ def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
     if hooks is not None and hooks.pre:
         incoming = run_prehooks(node, hooks, incoming)
     passed = incoming if type(held) is list else incoming[0]
-    outgoing: Iterable[Any] = node.kind.backward(node, saved, passed)
+    guard = read_only if _state.current().include & CHECKED else contextlib.nullcontext
+    with guard(incoming):
+        outgoing: Iterable[Any] = node.kind.backward(node, saved, passed)
     if hooks is not None:
         if hooks.post:
             outgoing = run_posthooks(node, hooks, outgoing, incoming)
