@@ -424,7 +424,7 @@ def test_literal_annotations_limit_the_elements_of_a_list_and_keyword_arguments(
     op = oplib.custom_op("r::f", f, mutates_args=(), lib=lib)
     assert values(op(X, order=None)) == values(op(X, how="a", order=[2, 1])) == [-1, -1]
     for arguments in [{"how": "c", "order": None}, {"order": [1, 3]}]:
-        with pytest.raises(ArgumentError, match="must be one of .*; got ('c'|3)"):
+        with pytest.raises(ArgumentError, match=r"must be one of .*; got ('c'|3)"):
             op(X, **arguments)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from .._dims import same
+from ..dispatch.keys import device_bit
+from ..dtypes import Device
 from ..errors import ArgumentError, AutogradError
 from ..shapes import (
     TensorSpec,
@@ -22,6 +24,7 @@ from ..shapes import (
 )
 from ..tensor.geometry import Geometry, extent, self_overlap
 from ..tensor.strided import array_at
+from ..tensor.tensor import ARRAY_TYPES, FROM_NUMPY, Tensor, tensor_from_result
 from ..tensor.view_rules import view_dtype
 from .declare import POINTWISE, Array, TensorOperator, declare
 
@@ -40,6 +43,7 @@ __all__ = [
     "new_full",
     "overwrite",
     "sum_to",
+    "to_device",
     "with_layout",
 ]
 
@@ -151,6 +155,31 @@ clone: TensorOperator = declare("clone(Tensor x) -> Tensor", "A copy of `x`.", *
 clone.register_kernel("cpu", copied)
 clone.register_fake(like_spec)
 clone.register_vjp(x=lambda grad: grad)
+
+to_device: TensorOperator = declare(
+    "to_device(Tensor x, Device device) -> Tensor",
+    "A copy of `x` on another device; `Tensor.to` is how it is called.",
+    "flexible_layout",
+)
+
+
+@to_device.register_kernel(None)
+def _copy_to_device(x: Tensor, device: Device) -> Tensor:
+    if device.type not in FROM_NUMPY:
+        device_bit(device.type)  # says what serves it
+        raise ArgumentError("std::to_device copies values, and device 'meta' holds none; use x.to")
+    values = ARRAY_TYPES[type(x.array)].to_numpy(x.array)
+    return tensor_from_result(FROM_NUMPY[device.type](values))
+
+
+to_device.register_fake(lambda x, device: TensorSpec(x.shape, x.dtype, device=device))
+
+
+def _keep_device(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.device = inputs[0].device
+
+
+to_device.register_autograd(lambda ctx, grad: grad.to(ctx.device), setup_context=_keep_device)
 
 lift: TensorOperator = declare(
     "lift(Tensor x) -> Tensor",

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .. import _state
+from ..dispatch import registry
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
 from ..dispatch.operator import hooks as operator_hooks
 from ..dtypes import CPU as CPU_DEVICE
 from ..dtypes import Device, as_device, is_inexact, short_dtype
-from ..errors import ArgumentError, AutogradError, DataDependentError, DispatchError
+from ..errors import ArgumentError, AutogradError, DataDependentError
 from .grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -37,6 +38,7 @@ from .storage import Storage, new_storage, publish, storage_of_array
 
 __all__ = [
     "ARRAY_TYPES",
+    "FROM_NUMPY",
     "ArrayType",
     "Tensor",
     "alias_of",
@@ -70,6 +72,9 @@ class ArrayType:
 
 ARRAY_TYPES: Final[dict[type, ArrayType]] = {}
 """Array class -> what is known about it; backends and interpreters fill it."""
+
+FROM_NUMPY: Final[dict[str, Callable[[np.ndarray[Any, Any]], Any]]] = {}
+"""Device type -> what copies a NumPy array to it; backends fill it."""
 
 
 class _Engine:
@@ -223,15 +228,16 @@ class Tensor(_OperatorMethods):
     def to(self, device: Device | str) -> Tensor:
         """Return the tensor on a device: itself if it is there.
 
-        ``to("meta")`` gives a tensor of the same shape, layout and dtype without data; there is no
-        way back. It requires grad if this one does, as a leaf.
+        The copy is recorded: gradients flow back to where the tensor is. ``to("meta")`` gives a
+        tensor of the same shape, layout and dtype without data; there is no way back. It requires
+        grad if this one does, as a leaf.
 
         Raises
         ------
         DataDependentError
             From device ``"meta"`` to another.
-        DispatchError
-            Between other devices; backends that copy do not exist.
+        ArgumentError
+            To a device that no backend serves.
         """
         target, own = as_device(device), self.device
         if target == own:
@@ -244,7 +250,7 @@ class Tensor(_OperatorMethods):
                 f"a meta tensor {self.describe()} has no data to bring to {target}\n"
                 "  make a tensor there (oplib.empty), or a fake: FakeTensorMode.from_tensor"
             )
-        raise DispatchError(f"there is no way to copy a tensor from {own} to {target}")
+        return registry.get_op("std::to_device")(self, target)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ values
 
