@@ -6,12 +6,13 @@ Imports nothing of oplib. Used for captured graphs and for backward graphs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from ._record import record
 
 __all__ = ["Arrow", "Box", "dot", "mermaid"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Box:
     """A node; `fill` is a colour like ``"#cfe8ff"``."""
 
@@ -20,7 +21,7 @@ class Box:
     fill: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrow:
     """An edge between two boxes, given by their indices."""
 

@@ -42,7 +42,7 @@ Floors = tuple[tuple[Group, ...], ...]
 # Groups on one floor are siblings: they do not know each other.
 FLOORS: Floors = (
     # 0: words
-    (loose("errors _text _drawing _state _tree dtypes _dims"),),
+    (loose("_record errors _text _drawing _state _tree dtypes _dims"),),
     # 1: a language that has never heard of tensors
     (
         package(
@@ -81,8 +81,8 @@ FLOORS: Floors = (
         package(
             "autograd",
             "guard modes wrapper gradients observe anomaly engine family general_grad hooks "
-            "returned context recorder general layer_facts layer_outputs pylayer stage describe "
-            "recompute",
+            "returned context recorder general layer_facts layer_outputs pylayer stage "
+            "backward_graph checkpoint",
         ),
         package("meta", "conversion mode context placement results stage"),
         package(

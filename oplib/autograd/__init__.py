@@ -7,13 +7,18 @@ runs the graph backwards, `general_grad.py` holds the entry points, `pylayer.py`
 
 from __future__ import annotations
 
-from .anomaly import detect_anomaly
-from .describe import BackwardGraph, describe
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
 from .general_grad import backward, grad
 from .hooks import register_final_hook, saved_tensors_hooks
 from .modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from .pylayer import PyLayer, PyLayerContext, once_differentiable
-from .recompute import recompute
+
+if TYPE_CHECKING:
+    from .anomaly import detect_anomaly
+    from .backward_graph import BackwardGraph, describe
+    from .checkpoint import recompute
 
 __all__ = [
     "BackwardGraph",
@@ -32,3 +37,20 @@ __all__ = [
     "saved_tensors_hooks",
     "set_grad_enabled",
 ]
+
+_LAZY: Final = {
+    "BackwardGraph": "backward_graph",
+    "describe": "backward_graph",
+    "detect_anomaly": "anomaly",
+    "recompute": "checkpoint",
+}
+"""Names that most programs never use -> the module that defines them."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is used for the first time."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found

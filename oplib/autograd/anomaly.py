@@ -1,7 +1,7 @@
 """`detect_anomaly`: a NaN in a gradient raises where it arises, with the forward line.
 
 The key bit ANOMALY selects plans that note the user's line on every node, and in a run it gives
-every node hooks, which the engine runs the long way; off, nothing is different.
+every node hooks, so the engine runs it the long way; off, nothing is different.
 
 Imports floors 0 to 4, `gradients.py`.
 """

@@ -32,6 +32,7 @@ from .gradients import (
     edge_name,
     fit,
     owned_copy,
+    read_only,
 )
 from .observe import observe, read_only, run_posthooks, run_prehooks
 
@@ -133,7 +134,8 @@ class Run:
         self.retain_graph = retain_graph
         self.create_graph = create_graph
         self.targets = targets
-        self.final_hooks: list[Callable[[], Any]] = []
+        self.is_checked = bool(_state.current().include & CHECKED)
+        self.final_hooks: list[dict[int, Callable[[], Any]]] = []
 
     def execute(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
         """Run from `roots`: pairs of a tensor's record and its seed."""
@@ -146,14 +148,17 @@ class Run:
             if "final_hooks" in outer.config:
                 outer = outer.with_config(final_hooks=None)
             _state.set_state(outer)
-        for hook in self.final_hooks:
-            hook()
+        for table in self.final_hooks:
+            for key in list(table):
+                table.pop(key)()
 
     def _inner_state(self, outer: _state.State) -> _state.State:
         """Return the State of the run: grad mode as asked for, no autocast, the run for hooks."""
         user = outer.user | AUTOGRAD if self.create_graph else outer.user & ~AUTOGRAD
-        config = MappingProxyType({**outer.config, "backward_run": self})
-        return _state.State(outer.include & ~AUTOCAST, user, outer.handled, outer.stack, config)
+        config = {**outer.config, "backward_run": self}
+        config.pop("final_hooks", None)  # they are for the end of this run, not of one inside
+        include = outer.include & ~AUTOCAST
+        return _state.State(include, user, outer.handled, outer.stack, MappingProxyType(config))
 
     def _prepared(
         self, roots: Sequence[tuple[AutogradMeta, Tensor]]
@@ -238,6 +243,8 @@ class Run:
         for position, gradient in enumerate(gradients):
             if gradient is None:
                 continue
+            if self.is_checked:
+                gradients[position] = gradient = read_only(gradient)
             if node.hooks is not None:
                 _check_unwritten(node, gradient)
                 gradient = observe(node, node.hooks, position, gradient)

@@ -95,14 +95,18 @@ def refresh_for_use(tensor: Tensor) -> None:
 
 
 def rebase(tensor: Tensor) -> None:
-    """Take note of a recorded write: `tensor` has its new record, its family gets a new root."""
+    """Take note of a recorded write: `tensor` has its new record, its family gets a new root.
+
+    A written view is behind as well: like all others it derives from the new root when it is used
+    next, so what is asked of the base counts every use of its value.
+    """
     record = tensor._view
     if record is None:
         return
     family = record.family
     family.epoch += 1
-    record.epoch = family.epoch
     if tensor.array is family.root_array:
+        record.epoch = family.epoch
         family.root = tensor.autograd_meta
         return
     split = _split_of(tensor)

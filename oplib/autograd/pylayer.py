@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from .. import _state
-from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, CHECKED, INTERPRETER, VIEW
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
 from ..tensor.grad_meta import AutogradMeta, GradNode
@@ -123,7 +123,7 @@ class PyLayer:
                 return _apply_any(facts, args, kwargs, state)
             else:
                 needs.append(False)
-        if state.include & (ANOMALY | AUTOCAST) or True not in needs:
+        if state.include & (ANOMALY | AUTOCAST | CHECKED) or True not in needs:
             return _apply_any(facts, args, kwargs, state)
         ctx = PyLayerContext(facts.title, tuple(needs))
         storages = [tensor._storage for tensor in inputs]
@@ -181,7 +181,10 @@ def _apply_any(
     if state.include & AUTOCAST:
         ctx._ctx_autocast = state.config.get("autocast")
     versions = [tensor._storage.version for tensor in inputs]
-    _state.set_state(grad_off(state))
+    inside = grad_off(state)
+    if state.include & CHECKED and recording:
+        inside = inside.with_config(checked_layer=(facts.title, set(map(id, inputs))))
+    _state.set_state(inside)
     try:
         if facts.setup is None:
             result = facts.forward(ctx, *args, **kwargs)

@@ -326,12 +326,21 @@ _view: Final = basic_index.bind()
 
 
 def _is_same_view(a: Tensor, b: Tensor) -> bool:
-    """Return whether two handles are one view: what ``x[0] += 1`` assigns back."""
+    """Return whether two handles are one view: what ``x[0] += 1`` assigns back.
+
+    A detached handle is not: assigning it cuts the gradient.
+    """
     if a._storage is not b._storage or type(a.array) is not type(b.array):
+        return False
+    if a.requires_grad != b.requires_grad or _family(a) is not _family(b):
         return False
     if type(a.array) is not np.ndarray and not hasattr(a.array, "geometry"):
         return False
     return same_geometry(geometry_of(a.array, b.array), geometry_of(b.array))
+
+
+def _family(x: Tensor) -> Any:
+    return None if x._view is None else x._view.family
 
 
 def _split(x: Tensor, key: Any) -> tuple[Tensor, list[Any] | None]:

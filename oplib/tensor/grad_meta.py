@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from .._record import record
 from ..dispatch.keys import BACKENDS, INTERPRETER, META
-from .grad_hooks import HookHandle, NodeHooks, add_hook
+from .grad_hooks import HookHandle, NodeHooks, add_hook, require_callable
 
 __all__ = [
     "AccumulationNode",
@@ -35,6 +35,7 @@ __all__ = [
     "move_retained",
     "new_leaf_meta",
     "new_meta",
+    "require_callable",
     "watch_retained",
 ]
 
@@ -296,7 +297,7 @@ class AccumulationNode:
         return "<AccumulationNode>"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edge:
     """Where an outgoing gradient goes."""
 
@@ -305,7 +306,7 @@ class Edge:
     in_rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GradSlotMeta:
     """What introspection shows of one forward tensor: its description, and its edge if any."""
 

@@ -240,20 +240,33 @@ def in_threads(count, function):
     return errors
 
 
-def test_concurrent_runs_lose_no_update_of_a_shared_leaf():
-    x = leaf(1.0)
-
-    def work(index):
-        for _ in range(200):
-            (x * 1.0).backward()
-
+@pytest.fixture
+def switching():
+    """Have threads switch as often as they can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    try:
-        assert in_threads(4, work) == []
-    finally:
-        sys.setswitchinterval(before)
-    assert_values(x.grad, [800.0])
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
+def test_concurrent_runs_lose_no_update_of_shared_leaves():
+    x, w = leaf(1.0), leaf(2.0)
+    shared = w * 3
+    shared.retain_grads()
+    base = x * 1
+
+    def work(index):
+        for _ in range(100):
+            (x * 1.0).backward()
+            (w * x).backward()
+            (shared * 2 + base).backward(retain_graph=True)
+            assert_values(oplib.grad(x * w, x)[0], [2.0])
+
+    assert in_threads(8, work) == []
+    assert_values(x.grad, [800.0 * (1 + 2 + 1)])
+    assert_values(w.grad, [800.0 * (1 + 6)])
+    assert_values(shared.grad, [1600.0])
 
 
 def test_one_graph_may_be_run_by_several_threads_with_retain_graph():

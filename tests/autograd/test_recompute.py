@@ -123,6 +123,26 @@ def test_a_generator_among_the_arguments_is_restored_and_put_back(make: Any) -> 
     assert generator.random() == twin.random()
 
 
+@pytest.mark.parametrize("bits", [np.random.MT19937, np.random.PCG64])
+def test_dropout_drops_the_same_elements_again(bits: Any) -> None:
+    x, w = leaf(*np.linspace(0.5, 1.5, 20)), leaf(*np.linspace(1, 2, 20))
+    before: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(bits(3))  # type: ignore[attr-defined]
+    try:
+        for options in ({}, {"rng": np.random.default_rng(1)}):
+
+            def block(x: Tensor, **options: Any) -> Tensor:
+                return oplib.dropout((x * w).exp(), 0.5, **options)
+
+            y = recompute(block, x, **options)
+            found = oplib.grad(y.sum(), w)[0]
+            assert found is not None
+            assert 0 < np.count_nonzero(y.numpy()) < 20
+            assert_values(found, y.numpy() * x.detach().numpy())
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+
+
 def test_dict_arguments_keywords_none_outputs_and_other_outputs_pass_through() -> None:
     x, k = leaf(0.5, 1.5), leaf(2.0)
 

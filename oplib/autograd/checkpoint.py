@@ -208,7 +208,7 @@ class _Region:
 def _generators(flat: list[Any]) -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
     """Yield how to get and put the state of every random generator a function may draw from."""
     yield random.getstate, random.setstate
-    yield np.random.get_state, np.random.set_state
+    yield partial(np.random.get_state, legacy=False), np.random.set_state
     for leaf in flat:
         if isinstance(leaf, np.random.Generator):
             bits = leaf.bit_generator
