@@ -10,7 +10,6 @@ Imports floors 0 to 4, `gradients.py`, `observe.py`, `anomaly.py`. Read next: `g
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +33,7 @@ from .gradients import (
     owned_copy,
     read_only,
 )
-from .observe import observe, read_only, run_posthooks, run_prehooks
+from .observe import observe, run_posthooks, run_prehooks
 
 __all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
 
@@ -293,9 +292,7 @@ def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
     if hooks is not None and hooks.pre:
         incoming = run_prehooks(node, hooks, incoming)
     passed = incoming if type(held) is list else incoming[0]
-    guard = read_only if _state.current().include & CHECKED else contextlib.nullcontext
-    with guard(incoming):
-        outgoing: Iterable[Any] = node.kind.backward(node, saved, passed)
+    outgoing: Iterable[Any] = node.kind.backward(node, saved, passed)
     if hooks is not None:
         if hooks.post:
             outgoing = run_posthooks(node, hooks, outgoing, incoming)

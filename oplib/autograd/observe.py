@@ -9,12 +9,8 @@ Imports floors 0 to 3, `gradients.py`.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
 from typing import Any, Final
-
-import numpy as np
 
 from .._text import short_repr
 from ..errors import AutogradError
@@ -22,7 +18,7 @@ from ..tensor.grad_meta import GradNode, NodeHooks
 from ..tensor.tensor import Tensor
 from .gradients import Node, Spec, add_gradients, fit, owned_copy
 
-__all__ = ["observe", "read_only", "run_posthooks", "run_prehooks"]
+__all__ = ["observe", "run_posthooks", "run_prehooks"]
 
 _lock: Final = threading.Lock()
 
@@ -100,17 +96,3 @@ def _replaced(node: GradNode, what: str, result: Any, count: int) -> tuple[Any, 
             f"got {short_repr(result)}"
         )
     return tuple(result)
-
-
-@contextlib.contextmanager
-def read_only(gradients: Sequence[Tensor | None]) -> Iterator[None]:
-    """Make a node's function fail where it writes to a gradient it receives (checked mode)."""
-    arrays = [g.array for g in gradients if g is not None and type(g.array) is np.ndarray]
-    locked = [array for array in arrays if array.flags.writeable]
-    for array in locked:
-        array.flags.writeable = False
-    try:
-        yield
-    finally:
-        for array in locked:
-            array.flags.writeable = True
