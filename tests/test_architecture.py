@@ -114,10 +114,12 @@ FLOORS: Floors = (
             "compare space hints report layouts vectors problem differences entries attempt "
             "consistency gradcheck memory calls sampling session prediction scenarios reproduce "
             "differentiable checks.schema checks.mutation checks.alias checks.fake "
-            "checks.determinism checks.functional checks.gradient checks opcheck",
+            "checks.determinism checks.functional checks.gradient checks opcheck "
+            "parametrize plugin",
         ),
-        loose("__main__"),
     ),
+    # 9: the command line
+    (loose("__main__"),),
 )
 
 ROOT = ""  # the name of oplib/__init__.py among the modules: the map, which may import everything

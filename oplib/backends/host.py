@@ -24,7 +24,7 @@ from ..dtypes import Device
 from ..errors import AliasError, DispatchError
 from ..tensor.geometry import Geometry
 from ..tensor.storage import owner_of
-from ..tensor.tensor import Tensor, alias_of, tensor_from_result, view_of
+from ..tensor.tensor import Tensor, stranger_of, tensor_from_result, view_of
 from ..tensor.writes import check_destination
 from .arrays import Backend
 
@@ -124,7 +124,7 @@ def _view_plan(op: AnyOperator, backend: Backend) -> Plan:
         made = view(base.array, geometry)
         _check_view(backend, base.array, made, geometry)
         differentiable = op.gradient_rule is None or any(op.gradient_rule.functions.values())
-        return view_of(base, made) if differentiable else alias_of(base, made)
+        return view_of(base, made) if differentiable else stranger_of(base, made)
 
     return plan
 

@@ -359,15 +359,30 @@ class Family:
         The root's array, whose geometry the views are addressed in.
     epoch : int
         Number of recorded writes; a handle that has seen fewer is stale.
+    detached : bool
+        Whether its user said ``detach()``: that its values have a history is no surprise then.
+    overwritten : str
+        The operator whose recorded write, through a handle that is no view of this root, changed
+        its memory; empty if there was none.
     """
 
-    __slots__ = ("__weakref__", "epoch", "root", "root_array", "root_keys")
+    __slots__ = (
+        "__weakref__",
+        "detached",
+        "epoch",
+        "overwritten",
+        "root",
+        "root_array",
+        "root_keys",
+    )
 
     def __init__(self, root: AutogradMeta | None, root_array: Any, root_keys: int) -> None:
         self.root = root
         self.root_array = root_array
         self.root_keys = root_keys
         self.epoch = 0
+        self.detached = False
+        self.overwritten = ""
 
 
 class ViewRecord:

@@ -33,20 +33,26 @@ class Storage:
         What owns the bytes, kept alive while the table lists it; a tuple of several.
     writer : str
         Name of the operator that wrote last, for messages.
+    strangers : list of weak references
+        Tensors and families over this buffer that are no views of each other, once there are any;
+        see Note [Strangers].
     """
 
     # Only `version` is set from birth: one Storage is made per operator call, and each slot costs.
-    __slots__ = ("__weakref__", "owner", "version", "writer")
+    __slots__ = ("__weakref__", "owner", "strangers", "version", "writer")
 
     version: int
     owner: Any
     writer: str
+    strangers: Any
 
     def __getattr__(self, name: str) -> Any:
         if name == "owner":
             return None
         if name == "writer":
             return ""
+        if name == "strangers":
+            return ()
         raise AttributeError(name)
 
 
