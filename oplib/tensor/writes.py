@@ -13,6 +13,7 @@ from ..dispatch.keys import INTERPRETER
 from ..dispatch.operator import Operator
 from ..errors import AliasError
 from .geometry import Geometry, self_overlap
+from .storage import is_read_only
 from .tensor import Tensor
 
 __all__ = ["check_destination"]
@@ -27,7 +28,7 @@ def check_destination(op: Operator[..., Any], name: str, tensor: Tensor) -> None
     if tensor._keys & INTERPRETER:
         return  # checked where the interpreter writes
     if isinstance(array, np.ndarray):
-        readonly = not array.flags.writeable
+        readonly = is_read_only(array, tensor._storage)
     else:
         readonly = getattr(array, "readonly", False)
     geometry = Geometry(array.dtype, array.shape, array.strides)
