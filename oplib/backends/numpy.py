@@ -11,7 +11,8 @@ import numpy as np
 
 from ..dispatch.keys import CPU
 from ..dtypes import CPU as CPU_DEVICE
-from ..tensor.tensor import ARRAY_TYPES, FROM_NUMPY, ArrayType
+from ..prims.arithmetic import FROM_NUMPY
+from ..tensor.tensor import ARRAY_TYPES, ArrayType
 from .arrays import BACKENDS_BY_BIT, Backend
 
 __all__ = ["install"]

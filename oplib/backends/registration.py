@@ -31,11 +31,11 @@ from ..dispatch.keys import (
 from ..dispatch.lifting import ADOPTERS, ARRAYS, LIFTERS
 from ..dtypes import Device
 from ..errors import RegistrationError
+from ..prims.arithmetic import FROM_NUMPY
 from ..schema import TensorType, register_annotation
 from ..tensor.geometry import Geometry
 from ..tensor.tensor import (
     ARRAY_TYPES,
-    FROM_NUMPY,
     ArrayType,
     Tensor,
     tensor_from_array,

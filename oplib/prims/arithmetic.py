@@ -5,8 +5,8 @@ Imports floors 0 to 3, `library.py`, `shapes/`, `declare.py`. Read next: `views.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,11 +24,12 @@ from ..shapes import (
 )
 from ..tensor.geometry import Geometry, extent, self_overlap
 from ..tensor.strided import array_at
-from ..tensor.tensor import ARRAY_TYPES, FROM_NUMPY, Tensor, tensor_from_result
+from ..tensor.tensor import ARRAY_TYPES, Tensor, tensor_from_result
 from ..tensor.view_rules import view_dtype
 from .declare import POINTWISE, Array, TensorOperator, declare
 
 __all__ = [
+    "FROM_NUMPY",
     "add",
     "bitcast",
     "broadcast_to",
@@ -155,6 +156,9 @@ clone: TensorOperator = declare("clone(Tensor x) -> Tensor", "A copy of `x`.", *
 clone.register_kernel("cpu", copied)
 clone.register_fake(like_spec)
 clone.register_vjp(x=lambda grad: grad)
+
+FROM_NUMPY: Final[dict[str, Callable[[Array], Any]]] = {}
+"""Device type -> what copies a NumPy array to it; backends fill it."""
 
 to_device: TensorOperator = declare(
     "to_device(Tensor x, Device device) -> Tensor",

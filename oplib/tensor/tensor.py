@@ -40,7 +40,6 @@ from .storage import Storage, new_storage, publish, storage_of_array
 
 __all__ = [
     "ARRAY_TYPES",
-    "FROM_NUMPY",
     "ArrayType",
     "Tensor",
     "alias_of",
@@ -77,9 +76,6 @@ class ArrayType:
 
 ARRAY_TYPES: Final[dict[type, ArrayType]] = {}
 """Array class -> what is known about it; backends and interpreters fill it."""
-
-FROM_NUMPY: Final[dict[str, Callable[[np.ndarray[Any, Any]], Any]]] = {}
-"""Device type -> what copies a NumPy array to it; backends fill it."""
 
 
 class _Engine:
@@ -240,9 +236,8 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     def to(self, device: Device | str) -> Tensor:
         """Return the tensor on a device: itself if it is there.
 
-        The copy is recorded: gradients flow back to where the tensor is. ``to("meta")`` gives a
-        tensor of the same shape, layout and dtype without data; there is no way back. It requires
-        grad if this one does, as a leaf.
+        Gradients flow back through the copy. ``to("meta")`` gives a tensor of the same shape,
+        layout and dtype without data, a leaf that requires grad if this does; nothing leads back.
 
         Raises
         ------
