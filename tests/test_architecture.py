@@ -118,7 +118,7 @@ FLOORS: Floors = (
             "testing",
             "compare space hints report problem numeric gradcheck memory calls sampling session "
             "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
-            "checks.functional checks.gradient checks opcheck "
+            "checks.functional checks.agreement checks.gradient checks opcheck "
             "parametrize plugin",
         ),
     ),
