@@ -88,8 +88,19 @@ def commit(
     return made
 
 
-def _decorator(fn: Any, register: Callable[[Any], list[Registration]]) -> Any:
-    """Register `fn` and return the registration, or return a decorator that registers."""
+def _register(
+    op: OpLike,
+    fn: Any,
+    facets: Callable[[AnyOperator, Any], Sequence[Facet]],
+    lib: Scope | None,
+    override: bool,
+) -> Any:
+    """Register the facets that `fn` is and return the registration, or a decorator that does."""
+    source = calling_source()
+
+    def register(function: Any) -> list[Registration]:
+        operator = registry.resolve(op)
+        return commit(operator, facets(operator, function), source, lib, override)
 
     def decorate(function: F) -> F:
         register(function)
@@ -149,15 +160,12 @@ def register_kernel(
     ...     norm(oplib.tensor([3.0, 4.0]))
     Tensor(5.)
     """
-    source = calling_source()
 
-    def register(function: Callable[..., Any]) -> list[Registration]:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         keys = [COMPOSITE_EXPLICIT] if devices is None else kernel_keys(devices)
-        facets = [kernel_facet(operator.schema, function, key, options) for key in keys]
-        return commit(operator, facets, source, lib, override)
+        return [kernel_facet(operator.schema, function, key, options) for key in keys]
 
-    return _decorator(fn, register)
+    return _register(op, fn, facets, lib, override)
 
 
 def register_fake(
@@ -174,13 +182,11 @@ def register_fake(
     ``x.new_empty`` and the functions of `oplib.shapes`; or it is one of the shape rules there, such
     as ``like("x")``. It reads no values, writes nothing, and returns no argument.
     """
-    source = calling_source()
 
-    def register(function: Any) -> list[Registration]:
-        operator = registry.resolve(op)
-        return commit(operator, [fake_facet(operator.schema, function)], source, lib, override)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        return [fake_facet(operator.schema, function)]
 
-    return _decorator(fn, register)
+    return _register(op, fn, facets, lib, override)
 
 
 # ---------------------------------------------------------------------- gradients
@@ -221,7 +227,6 @@ def register_vjp(
     ...     x.grad
     Tensor([5.])
     """
-    source = calling_source()
     if isinstance(fn, Mapping):
         per_argument, fn = {**fn, **per_argument}, None
     if fn is not None and per_argument:
@@ -229,13 +234,12 @@ def register_vjp(
             "register_vjp takes one function for all arguments, or one for each"
         )
 
-    def register(fused: Any) -> list[Registration]:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        fused = None if per_argument else function
         rule = named_rule(operator.schema, fused, per_argument, materialize_grads)
-        function = dict(per_argument) if fused is None else fused
-        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
+        return [Facet(GRADIENT, function, rule)]
 
-    return register(None)[0] if per_argument else _decorator(fn, register)
+    return _register(op, dict(per_argument) or fn, facets, lib, override)
 
 
 def register_autograd(
@@ -253,14 +257,11 @@ def register_autograd(
     needs: ``ctx.save_for_backward(...)``, attributes. `backward` gets one gradient per return and
     gives one per tensor argument, one per argument (None for the others), or a dict by name.
     """
-    source = calling_source()
 
-    def register(function: Callable[..., Any]) -> list[Registration]:
-        operator = registry.resolve(op)
-        rule = ctx_rule(operator.schema, function, setup_context)
-        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        return [Facet(GRADIENT, function, ctx_rule(operator.schema, function, setup_context))]
 
-    return _decorator(backward, register)
+    return _register(op, backward, facets, lib, override)
 
 
 # ---------------------------------------------------------------------- writes, views, samples
@@ -281,19 +282,16 @@ def register_functional(
     results, then one new value per written argument. ``pre_state=True`` states that the in-place
     kernel computes from the state before the call.
     """
-    source = calling_source()
 
-    def register(function: Any) -> list[Registration]:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         if not operator.schema.is_mutable:
             raise RegistrationError(f"{operator.qualname} writes nothing; a twin has no effect")
         is_operator = isinstance(function, str | Operator | OperatorPacket | Registration)
         callee = registry.resolve(function) if is_operator else function
         _check_twin(operator.schema, callee)
-        facet = Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))
-        return commit(operator, [facet], source, lib, override)
+        return [Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))]
 
-    return _decorator(twin, register)
+    return _register(op, twin, facets, lib, override)
 
 
 def _check_twin(schema: FunctionSchema, twin: Any) -> None:
@@ -333,10 +331,8 @@ def register_view(
     op: OpLike, rule: Any = None, /, *, lib: Scope | None = None, override: bool = False
 ) -> Any:
     """Register the geometry of a view operator: ``rule(geometry, *others) -> Geometry``."""
-    source = calling_source()
 
-    def register(function: Any) -> list[Registration]:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         if not operator.schema.is_view:
             raise RegistrationError(
                 f"{operator.qualname} is no view operator; declare it: Tensor(a) x -> Tensor(a)"
@@ -344,23 +340,21 @@ def register_view(
         count = len(operator.schema.arguments)
         meaning = f"a geometry and the other {count - 1} arguments, by position"
         _require_positional(operator, function, "view rule", count, meaning)
-        return commit(operator, [Facet(VIEW_RULE, function, function)], source, lib, override)
+        return [Facet(VIEW_RULE, function, function)]
 
-    return _decorator(rule, register)
+    return _register(op, rule, facets, lib, override)
 
 
 def register_samples(
     op: OpLike, fn: Any = None, /, *, lib: Scope | None = None, override: bool = False
 ) -> Any:
     """Register a function that yields ``(args, kwargs)`` of valid calls, for `opcheck`."""
-    source = calling_source()
 
-    def register(function: Any) -> list[Registration]:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         _require_positional(operator, function, "samples", 0, "no argument")
-        return commit(operator, [Facet(SAMPLES, function, function)], source, lib, override)
+        return [Facet(SAMPLES, function, function)]
 
-    return _decorator(fn, register)
+    return _register(op, fn, facets, lib, override)
 
 
 def register_autocast(

@@ -22,6 +22,7 @@ from .._dims import SymInt
 from ..dtypes import as_device, as_dtype
 from ..errors import ArgumentError
 from ..schema import (
+    BARE_WORDS,
     BasicType,
     ClassType,
     DictType,
@@ -130,18 +131,14 @@ def _symint(value: Any) -> Any:
     return value if isinstance(value, SymInt) else _int(value)
 
 
-def _float(value: Any) -> float:
-    value = _number(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    raise Misfit("float")
+def _numeric(kind: type, abstract: type) -> Converter:
+    def convert(value: Any) -> Any:
+        value = _number(value)
+        if isinstance(value, abstract):
+            return kind(value)
+        raise Misfit(kind.__name__)
 
-
-def _complex(value: Any) -> complex:
-    value = _number(value)
-    if isinstance(value, numbers.Complex):
-        return complex(value)
-    raise Misfit("complex")
+    return convert
 
 
 def _bool(value: Any) -> bool:
@@ -167,38 +164,25 @@ def _str(value: Any) -> str:
     raise Misfit("str", "decode it first" if isinstance(value, bytes) else "")
 
 
-def _device(value: Any) -> Any:
-    try:
-        return as_device(value)
-    except ArgumentError as error:
-        raise Misfit("a device", str(error)) from None
+def _named(read: Converter, what: str) -> Converter:
+    def convert(value: Any) -> Any:
+        try:
+            return read(value)
+        except ArgumentError as error:
+            raise Misfit(what, str(error)) from None
+
+    return convert
 
 
-def _dtype(value: Any) -> Any:
-    try:
-        return as_dtype(value)
-    except ArgumentError as error:
-        raise Misfit("a dtype", str(error)) from None
+def _word(name: str) -> Converter:
+    words = BARE_WORDS[name]
 
+    def convert(value: Any) -> str:
+        if isinstance(value, str) and value in words:
+            return str(value)
+        raise Misfit(f"one of {', '.join(words)}")
 
-def _layout(value: Any) -> str:
-    if value == "strided":
-        return "strided"
-    raise Misfit("'strided'")
-
-
-_MEMORY_FORMATS: Final = (
-    "contiguous_format",
-    "preserve_format",
-    "channels_last",
-    "channels_last_3d",
-)
-
-
-def _memory_format(value: Any) -> str:
-    if value in _MEMORY_FORMATS:
-        return str(value)
-    raise Misfit(f"one of {', '.join(_MEMORY_FORMATS)}")
+    return convert
 
 
 def _generator(value: Any) -> Any:
@@ -211,16 +195,16 @@ def _generator(value: Any) -> Any:
 _BASIC: Final[dict[str, Converter]] = {
     "int": _int,
     "SymInt": _symint,
-    "float": _float,
-    "complex": _complex,
+    "float": _numeric(float, numbers.Real),
+    "complex": _numeric(complex, numbers.Complex),
     "bool": _bool,
     "SymBool": _bool,
     "Scalar": _scalar,
     "str": _str,
-    "Device": _device,
-    "ScalarType": _dtype,
-    "Layout": _layout,
-    "MemoryFormat": _memory_format,
+    "Device": _named(as_device, "a device"),
+    "ScalarType": _named(as_dtype, "a dtype"),
+    "Layout": _word("Layout"),
+    "MemoryFormat": _word("MemoryFormat"),
     "Generator": _generator,
     "Any": lambda value: value,
 }
