@@ -22,7 +22,6 @@ from .._dims import SymInt
 from ..dtypes import as_device, as_dtype
 from ..errors import ArgumentError
 from ..schema import (
-    BARE_WORDS,
     BasicType,
     ClassType,
     DictType,
@@ -35,6 +34,7 @@ from ..schema import (
     opaque_class,
     tensors_of,
 )
+from ..schema.literals import BARE_WORDS
 from .keys import AUTOGRAD
 from .operator import hooks
 from .ranks import rank

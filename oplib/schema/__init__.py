@@ -15,7 +15,7 @@ from __future__ import annotations
 from .annotations import Convention, register_annotation
 from .defaults import adopt
 from .infer import Inference, infer, infer_schema, kernel_convention
-from .literals import BARE_WORDS, DtypeName, format_literal
+from .literals import DtypeName, format_literal
 from .model import NO_DEFAULT, Argument, FunctionSchema, Return, Slot
 from .signature import check_signature
 from .syntax import parse
@@ -42,7 +42,6 @@ from .types import (
 )
 
 __all__ = [
-    "BARE_WORDS",
     "NO_DEFAULT",
     "AliasSet",
     "Argument",
