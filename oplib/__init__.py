@@ -29,7 +29,9 @@ of it (``oplib.exp``), looked up in namespace ``std`` when first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import autograd, meta, std
@@ -264,6 +266,10 @@ def _install() -> None:
     protocols.install_protocols()
     register_annotation(Tensor, TensorType(), "tensor")
     ledger.DEFINITION_LISTENERS.append(_forget)
+    # The function `tensor` has the name of a package: ``import oplib.tensor.geometry as g`` looks
+    # its modules up on the function.
+    package = sys.modules[f"{__name__}.tensor"]
+    vars(tensor).update((n, m) for n, m in vars(package).items() if isinstance(m, ModuleType))
 
 
 def _forget(qualname: str) -> None:
