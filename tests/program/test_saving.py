@@ -109,7 +109,8 @@ def test_damaged_files_and_other_formats_are_refused() -> None:
     refused(lambda r: r.pop("outcome"), "damaged")
     refused(lambda r: r.update(graph=r["graph"].replace("std.mul(x", "std.mul(y")), "y")
     refused(
-        lambda r: r["arrays"].update({next(iter(r["arrays"])): ["f32", [18]]}), "is not what was saved"
+        lambda r: r["arrays"].update({next(iter(r["arrays"])): ["f32", [18]]}),
+        "is not what was saved",
     )
     refused(lambda r: r.update(outcome={"Popen": {"args": "ls"}}), "damaged")
     file = io.BytesIO()
