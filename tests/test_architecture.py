@@ -116,10 +116,9 @@ FLOORS: Floors = (
     (
         package(
             "testing",
-            "compare space hints report layouts vectors problem differences entries attempt "
-            "consistency gradcheck memory calls sampling session prediction scenarios reproduce "
-            "differentiable checks.schema checks.mutation checks.alias checks.fake "
-            "checks.determinism checks.functional checks.gradient checks opcheck "
+            "compare space hints report problem numeric gradcheck memory calls sampling session "
+            "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
+            "checks.functional checks.agreement checks.gradient checks opcheck "
             "parametrize plugin",
         ),
     ),

@@ -24,6 +24,7 @@ from ..dtypes import short_dtype
 from ..functionalize.memory import memory_groups, own_geometry, span_of
 from ..functionalize.outcome import Derived, Outcome
 from ..functionalize.run import FunctionalRun, memory_around
+from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor
 
 __all__ = ["Signature", "TensorGuard"]
@@ -197,7 +198,7 @@ class Signature:
                 yield f"{path}: expected the same tensor as {self._name(index)}"
         for index in self.written:
             array = inputs[index].array
-            if isinstance(array, np.ndarray) and not array.flags.writeable:
+            if isinstance(array, np.ndarray) and is_read_only(array, inputs[index]._storage):
                 yield f"{self._name(index)}: expected a writable array, found a read-only one"
         for index, offset in self.offsets:
             found = own_geometry(inputs[index]).offset
