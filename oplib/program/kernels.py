@@ -273,12 +273,11 @@ def _checked(kernel: Callable[..., Any]) -> Callable[..., Array]:
         result = kernel(*args, **by_keyword)
         if type(result) is not np.ndarray:
             return np.array(result)
+        if result.base is None and not any(x is result or type(x) is list for x in args):
+            return result
         operands = [leaf for leaf in leaves(args) if isinstance(leaf, np.ndarray)]
-        if any(result is operand for operand in operands) or (
-            result.base is not None and any(np.may_share_memory(result, o) for o in operands)
-        ):
-            return result.copy(order="K")
-        return result
+        is_shared = any(np.may_share_memory(result, operand) for operand in operands)
+        return result.copy(order="K") if is_shared else result
 
     return call
 
