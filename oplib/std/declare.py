@@ -30,6 +30,7 @@ __all__ = [
     "allocate",
     "composite",
     "declare",
+    "declare_binary",
     "fresh",
     "inexact",
     "inexact_dtype",
@@ -76,6 +77,20 @@ def ufunc_spec(ufunc: np.ufunc, *operands: Any) -> TensorSpec:
     """Return the spec of ``ufunc(*operands)``: broadcast, in the layout and dtype NumPy chooses."""
     kinds = tuple([type(x.array.item()) if is_weak(x) else x.dtype for x in operands])
     return broadcast_spec(*operands, dtype=_ufunc_dtype(ufunc, kinds))
+
+
+def declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> Operator[..., Any]:
+    """Declare an operator that a ufunc of two operands computes."""
+    op = declare(
+        f"{name}(Tensor x, Tensor y) -> Tensor",
+        f"`numpy.{ufunc.__name__}` of elements that broadcast against each other.",
+        "pointwise",
+        "flexible_layout",
+    )
+    op.register_kernel("cpu", ufunc)
+    op.register_fake(lambda x, y: ufunc_spec(ufunc, x, y))
+    op.register_vjp(x=x_rule, y=y_rule)
+    return op
 
 
 @functools.cache

@@ -15,15 +15,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..dispatch.operator import Operator
 from ..errors import ArgumentError
 from ..prims import cast, cast_same_kind, mask, new_full
 from ..shapes import TensorSpec, broadcast_spec, like_spec, result_type
 from ..tensor.protocols import is_weak
 from ..tensor.tensor import Tensor
-from .declare import Array, Rule, composite, declare, inexact, inexact_dtype, ufunc_spec
+from .declare import (
+    Array,
+    Rule,
+    composite,
+    declare,
+    declare_binary,
+    inexact,
+    inexact_dtype,
+    ufunc_spec,
+)
 
-__all__ = ["BINARY", "UNARY", "declare_binary"]
+__all__ = ["BINARY", "UNARY"]
 
 
 def zeros(grad: Tensor) -> Tensor:
@@ -188,20 +196,6 @@ BINARY: Final[dict[str, tuple[np.ufunc, Rule, Rule]]] = {
     "remainder": (np.remainder, lambda grad: grad, lambda grad, x, y: -grad * (x // y)),
 }
 """Functions of two tensors: name -> (ufunc, rule for x, rule for y); `add` is in `prims.py`."""
-
-
-def declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> Operator[..., Any]:
-    """Declare an operator that a ufunc of two operands computes."""
-    op = declare(
-        f"{name}(Tensor x, Tensor y) -> Tensor",
-        f"`numpy.{ufunc.__name__}` of elements that broadcast against each other.",
-        "pointwise",
-        "flexible_layout",
-    )
-    op.register_kernel("cpu", ufunc)
-    op.register_fake(lambda x, y: ufunc_spec(ufunc, x, y))
-    op.register_vjp(x=x_rule, y=y_rule)
-    return op
 
 
 for _name, (_ufunc, _x_rule, _y_rule) in BINARY.items():

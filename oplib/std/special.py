@@ -20,8 +20,8 @@ from ..errors import DispatchError
 from ..prims import mask
 from ..shapes import TensorSpec
 from ..tensor.tensor import Tensor
-from .declare import Rule, composite, declare, inexact, inexact_dtype, ufunc_spec
-from .elementwise import declare_binary, where, zeros
+from .declare import Rule, composite, declare, declare_binary, inexact, inexact_dtype, ufunc_spec
+from .elementwise import where, zeros
 
 __all__ = ["BINARY", "UNARY", "erf", "logaddexp"]
 

@@ -583,6 +583,8 @@ def join_family(base: Tensor) -> Family:
         family = Family(root, base.array, base._keys & ~(AUTOGRAD | VIEW))
         base._view = record = new_view_record(family)
         base._keys |= VIEW
+        if not base._storage.strangers:
+            base._storage.strangers = ()  # every write through a view asks; a slot answers at once
     return record.family
 
 
