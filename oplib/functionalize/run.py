@@ -32,6 +32,7 @@ from ..tensor.tensor import (
     Tensor,
     alias_of,
     leaf_meta_of,
+    settle_apart,
     tensor_from_result,
 )
 from .access import recorded, view_at
@@ -178,6 +179,7 @@ class FunctionalRun:
         for index, region in enumerate(self.memory.place_all(self.inner, storages)):
             self._enter(index, region)
         self._join_families()
+        self._introduce_strangers()
         for index in list(self.leaves):
             self._adopt_gradient(index)
 
@@ -265,6 +267,19 @@ class FunctionalRun:
             if handle is not root and not record.opaque and index in self.leaves:
                 handle._view.epoch = -1  # its record is derived from the root when it is needed
                 del self.leaves[index]
+
+    def _introduce_strangers(self) -> None:
+        """Let inputs on one buffer that are no views of each other be so inside.
+
+        See Note [Strangers].
+        """
+        for handle, tensor in zip(self.handles, self.inputs, strict=True):
+            known = [ref() for ref in tensor._storage.strangers]
+            if sum(other is not None for other in known) > 1:
+                family = settle_apart(handle)
+                if tensor._view is not None:
+                    family.detached = tensor._view.family.detached
+                    family.overwritten = tensor._view.family.overwritten
 
     # ------------------------------------------------------------------ the enclosing scope
 

@@ -62,10 +62,12 @@ def settle(
         stored = _values_to_store(outcome, inputs, values)
     results = _Results(outcome, inputs, values, {id(s) for s in kept} | _storages(inputs))
     found = [results.result(record) for record in outcome.records]
-    _check_destinations(outcome, inputs, values)
     before = [inputs[index]._storage.version for index, _ in outcome.versions]
-    for write, value in zip(outcome.writes, stored, strict=True):
-        _store(inputs[write.index], value, write)
+    with _asked_inside(inputs):
+        _check_destinations(outcome, inputs, values)
+        pairs = list(zip(outcome.writes, stored, strict=True))
+        for write, value in sorted(pairs, key=lambda pair: _is_tracked(inputs, *pair)):
+            _store(inputs[write.index], value, write)
     results.rewrite()
     for (index, count), version in zip(outcome.versions, before, strict=True):
         inputs[index]._storage.version = version + count
@@ -116,6 +118,18 @@ def _check_destinations(
         tracked = target.requires_grad or values[write.value]._keys & AUTOGRAD
         if recording and not write.no_grad and tracked:
             engine.check_write("the program", f"input {write.index}", target)
+
+
+def _asked_inside(inputs: Sequence[Tensor]) -> _state.enter:
+    """Return a context in which inputs may be written beside each other: the run has been asked."""
+    state = _state.current()
+    known = {id(t) for t in inputs} | {id(t._view.family) for t in inputs if t._view is not None}
+    return _state.enter(state.with_config(strangers_asked=frozenset(known)))
+
+
+def _is_tracked(inputs: Sequence[Tensor], write: WriteBack, value: Tensor) -> bool:
+    """Return whether a store is recorded: those come last, and leave strangers behind."""
+    return bool((inputs[write.index]._keys | value._keys) & AUTOGRAD) and not write.no_grad
 
 
 def _store(target: Tensor, value: Tensor, write: WriteBack) -> None:
