@@ -1,9 +1,10 @@
 """The engine: runs a backward graph from its roots.
 
-A run counts in-degrees breadth first, then executes nodes whose in-degree is zero. Accumulation
-nodes go to the front of the queue, so a leaf's gradient is complete as early as possible. Saved
-values and gradients are freed node by node. Everything is iterative and belongs to one `Run`:
-nothing is global, runs nest, and threads do not meet except at a leaf.
+A node runs when all its contributions have arrived. As long as the run is a single chain there is
+nothing to wait for; from the first node that leads to several others on, in-degrees are counted
+breadth first. Accumulation nodes go to the front of the queue, so a leaf's gradient is complete as
+early as possible. Saved values and gradients are freed node by node. Everything is iterative and
+belongs to one `Run`: nothing is global, runs nest, and threads do not meet except at a leaf.
 
 Imports floors 0 to 4, `gradients.py`, `observe.py`. Read next: `general_grad.py`.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import MappingProxyType
+from sys import getrefcount
 from typing import Any, Final
 
 from .. import _state
@@ -23,12 +24,14 @@ from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGra
 from ..tensor.tensor import Tensor
 from .gradients import (
     PLACE,
+    UNSHARED,
     Node,
     add_gradients,
     add_into,
     check_device,
     edge_name,
     fit,
+    is_only_owner,
     owned_copy,
 )
 from .observe import observe, run_posthooks, run_prehooks
@@ -59,9 +62,9 @@ class GradTensorHolder:
     buffer: Any
     own: Tensor | None
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, waiting: int) -> None:
         self.node = node
-        self.waiting = 0
+        self.waiting = waiting
         self.own = None
         self.buffer = [None] * node.width if type(node) is WideGradNode else None
 
@@ -125,6 +128,8 @@ class Run:
         For `oplib.grad`; without it gradients accumulate into leaves.
     """
 
+    __slots__ = ("create_graph", "final_hooks", "retain_graph", "targets")
+
     def __init__(
         self, retain_graph: bool, create_graph: bool, targets: Targets | None = None
     ) -> None:
@@ -136,58 +141,53 @@ class Run:
     def execute(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
         """Run from `roots`: pairs of a tensor's record and its seed."""
         outer = _state.current()
-        self.final_hooks += outer.config.get("final_hooks", ())
-        _state.set_state(self._inner_state(outer))
+        # Grad mode is as asked for, autocast off; hooks find the run in the configuration.
+        user = outer.user | AUTOGRAD if self.create_graph else outer.user & ~AUTOGRAD
+        config = {**outer.config, "backward_run": self}
+        if "final_hooks" in config:
+            self.final_hooks += config.pop("final_hooks")
+        _state.set_state(
+            _state.State(outer.include & ~AUTOCAST, user, outer.handled, outer.stack, config)
+        )
         try:
-            self._loop(*self._prepared(roots))
+            self._loop(roots)
         finally:
-            if "final_hooks" in outer.config:
+            if self.final_hooks and "final_hooks" in outer.config:
                 outer = outer.with_config(final_hooks=None)
             _state.set_state(outer)
         for hook in self.final_hooks:
             hook()
 
-    def _inner_state(self, outer: _state.State) -> _state.State:
-        """Return the State of the run: grad mode as asked for, no autocast, the run for hooks."""
-        user = outer.user | AUTOGRAD if self.create_graph else outer.user & ~AUTOGRAD
-        config = MappingProxyType({**outer.config, "backward_run": self})
-        return _state.State(outer.include & ~AUTOCAST, user, outer.handled, outer.stack, config)
-
-    def _prepared(
-        self, roots: Sequence[tuple[AutogradMeta, Tensor]]
-    ) -> tuple[dict[Node, GradTensorHolder], deque[GradTensorHolder]]:
-        """Return a holder for every node of the run, and those that can start."""
-        holders: dict[Node, GradTensorHolder] = {}
-        for meta, seed in roots:
-            node = meta.grad_node
-            holder = holders.get(node)
-            if holder is None:
-                holder = holders[node] = GradTensorHolder(node)
-            holder.add(meta.position, seed)
-        starts = list(holders.values())
-        _count(holders, self.targets)
-        return holders, deque([holder for holder in starts if not holder.waiting])
-
-    def _loop(self, holders: dict[Node, GradTensorHolder], ready: deque[GradTensorHolder]) -> None:
+    def _loop(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
         """Run every node. This is the hot path: the common node is handled without a call."""
         targets = self.targets
         release = not self.retain_graph
-        find = holders.get
-        node: Any = None
+        holders: dict[Node, GradTensorHolder] | None = None
+        starts: dict[Node, GradTensorHolder] = {}
+        for meta, seed in roots:
+            node: Any = meta.grad_node
+            holder = starts.get(node)
+            if holder is None:
+                holder = starts[node] = GradTensorHolder(node, 0)
+            holder.add(meta.position, seed)
+        ready = deque(starts.values())
+        if len(ready) > 1:
+            holders = _counted(starts, targets)
+            ready = deque([holder for holder in ready if not holder.waiting])
         try:
             while ready:
                 holder = ready.popleft()
-                node, held = holder.node, holder.buffer
-                holder.buffer = None
+                node = holder.node
                 hooks = node.hooks
                 if hooks is not None or targets is not None:
-                    held = self._observed(node, held)
+                    holder.buffer = self._observed(node, holder.buffer)
                 if type(node) is AccumulationNode:
-                    if held is not None and targets is None:
-                        _accumulate(node, held)
+                    if targets is None and holder.buffer is not None:
+                        _accumulate(node, holder)
                     continue
                 if targets is not None and node not in targets.executed:
                     continue
+                held, holder.buffer = holder.buffer, None
                 saved = node.saved
                 if saved is None:
                     raise _released(node)
@@ -199,12 +199,18 @@ class Run:
                     outgoing = _call(node, saved, held)
                 if release:
                     node.saved = None
-                for edge, gradient in zip(node.edges, outgoing):  # noqa: B905 (strict costs 10 %)
+                edges = node.edges
+                if holders is None and len(edges) - edges.count(None) > 1:
+                    holders = _counted({node: holder}, targets)
+                for edge, gradient in zip(edges, outgoing):  # noqa: B905 (strict costs 10 %)
                     if edge is None:
                         continue
-                    target = find(edge.grad_node)
-                    if target is None or (targets is not None and targets.is_cut(edge)):
+                    below = edge.grad_node
+                    if targets is not None and (
+                        below not in targets.needed or targets.is_cut(edge)
+                    ):
                         continue
+                    target = GradTensorHolder(below, 1) if holders is None else holders[below]
                     if gradient is not None:
                         if type(gradient) is not Tensor:
                             gradient = _fitted(node, saved, edge, gradient, outgoing)
@@ -219,11 +225,12 @@ class Run:
                             target.add(edge.position, gradient)
                     target.waiting = waiting = target.waiting - 1
                     if not waiting:
-                        if type(target.node) is AccumulationNode:
+                        if type(below) is AccumulationNode:
                             ready.appendleft(target)
                         else:
                             ready.append(target)
-                saved = outgoing = None  # freed before the next hook runs
+                # Freed before the next node runs: gradients nobody else holds are not copied.
+                saved = outgoing = held = gradient = array = None
         except BaseException as error:
             _add_note(node, error)
             raise
@@ -248,8 +255,11 @@ class Run:
         return held if type(held) is list else gradients[0]
 
 
-def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> None:
-    """Give every reachable node a holder that knows how many contributions will arrive."""
+def _counted(
+    starts: dict[Node, GradTensorHolder], targets: Targets | None
+) -> dict[Node, GradTensorHolder]:
+    """Return a holder for every node reached, which knows how many contributions will arrive."""
+    holders = dict(starts)
     queue = list(holders)
     for node in queue:  # grows while it is iterated over
         for edge in node.edges:
@@ -268,6 +278,7 @@ def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> No
             holder.own = None
             holder.buffer = [None] * below.width if type(below) is WideGradNode else None
             queue.append(below)
+    return holders
 
 
 def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
@@ -315,19 +326,25 @@ def in_topological_order(roots: Iterable[Node], cut: frozenset[tuple[Node, int]]
 # ---------------------------------------------------------------------- leaves
 
 
-def _accumulate(node: AccumulationNode, gradient: Tensor) -> None:
-    """Add a gradient to a leaf's, as a tensor nobody else holds.
+def _accumulate(node: AccumulationNode, holder: GradTensorHolder) -> None:
+    """Add the gradient in a holder to a leaf's, as a tensor nobody else holds.
 
     The sum is made outside of the lock, because an operator of some backend may compute it; it is
     stored if no other thread stored one meanwhile.
     """
+    gradient, holder.buffer = holder.buffer, None
     if gradient._storage.version:
         raise _overwritten(node)
     if gradient._keys & PLACE != node.keys or node.level:
         check_device(gradient, node)
     while True:
         present = node.grad
-        total = owned_copy(gradient) if present is None else add_gradients(present, gradient)
+        if present is not None:
+            total = add_gradients(present, gradient)
+        elif getrefcount(gradient) == UNSHARED and is_only_owner(gradient):
+            total = gradient
+        else:
+            total = owned_copy(gradient)
         with _leaf_lock:
             if node.grad is present:
                 node.grad = total

@@ -25,7 +25,7 @@ from .family import refresh
 from .gradients import Node, owned_copy
 from .modes import grad_off
 
-__all__ = ["GeneralGrad", "backward", "grad"]
+__all__ = ["GeneralGrad", "backward", "backward_from", "grad"]
 
 
 def backward(
@@ -56,8 +56,14 @@ def backward(
     """
     roots = _tensor_list(tensors, "tensors")
     retain = _flags(retain_graph, create_graph)
-    seeded = _seeded(roots, grad_tensors, "grad_tensors", create_graph)
-    Run(retain, create_graph).execute(seeded)
+    Run(retain, create_graph).execute(_seeded(roots, grad_tensors, "grad_tensors", create_graph))
+
+
+def backward_from(root: Tensor, seed: Any, retain_graph: Any, create_graph: Any) -> None:
+    """Accumulate gradients of one tensor: `Tensor.backward`."""
+    retain = _flags(retain_graph, create_graph)
+    meta = _meta_of_root(root, 0)
+    Run(retain, create_graph).execute([(meta, _seed(root, seed, "grad_tensors[0]", create_graph))])
 
 
 def grad(
@@ -195,6 +201,8 @@ def _reached(key: tuple[Node, int], starts: list[Node], cut: frozenset[tuple[Nod
 
 
 def _flags(retain_graph: Any, create_graph: Any) -> bool:
+    if retain_graph is None and create_graph is False:
+        return False
     if not isinstance(create_graph, bool):
         raise ArgumentError(f"create_graph is a bool, got {create_graph!r}")
     if retain_graph is None:
@@ -234,44 +242,44 @@ def _seeded(
         raise ArgumentError(
             f"{name} must hold one seed per root, {len(roots)} in all, got {seeds!r}"
         )
-    pairs = []
-    for position, root in enumerate(roots):
-        if root._view is not None:
-            refresh(root)
-        meta = root.autograd_meta
-        if meta is None or not root._keys & AUTOGRAD:
-            raise AutogradError(
-                f"root {position} ({root.describe()}) does not require grad, so there is nothing "
-                "to differentiate\n"
-                "  was it computed outside no_grad, from a leaf with stop_gradient=False?"
-            )
-        seed = seeds[position]
-        if _is_plain(seed, root):
-            pairs.append((meta, owned_copy(seed)))
-        else:
-            pairs.append((meta, _seed(root, seed, f"{name}[{position}]", create_graph)))
-    return pairs
+    return [
+        (_meta_of_root(root, position), _seed(root, seed, f"{name}[{position}]", create_graph))
+        for position, (root, seed) in enumerate(zip(roots, seeds, strict=True))
+    ]
 
 
-def _is_plain(seed: Any, root: Tensor) -> bool:
-    """Return whether a seed can be taken as it is, by far the most common case."""
-    if type(seed) is not Tensor or seed._keys != CPU or root._keys & INTERPRETER:
-        return False
-    own, given = root.array, seed.array
-    return own.dtype is given.dtype and own.shape == given.shape
+def _meta_of_root(root: Tensor, position: int) -> AutogradMeta:
+    """Return the record of a tensor to start from, or raise if it has none."""
+    if root._view is not None:
+        refresh(root)
+    meta = root.autograd_meta
+    if meta is None or not root._keys & AUTOGRAD:
+        raise AutogradError(
+            f"root {position} ({root.describe()}) does not require grad, so there is nothing "
+            "to differentiate\n"
+            "  was it computed outside no_grad, from a leaf with stop_gradient=False?"
+        )
+    return meta
 
 
 def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
     """Return a seed nobody else holds: ones, or a copy of the user's in the root's dtype."""
+    own = root.array
     if seed is None:
-        if root.dtype.kind == "c":
+        if own.dtype.kind == "c":
             raise AutogradError(
                 f"a complex root needs an explicit seed ({name}): the gradient of which real "
                 "function of it is wanted?"
             )
         if root._keys & ~(AUTOGRAD | VIEW) == CPU:
-            return tensor_from_result(np.ones(root.shape, root.dtype))
+            ones = np.empty(own.shape, own.dtype)
+            ones.fill(1)
+            return tensor_from_result(ones)
         return new_full(root.detach(), list(root.shape), 1)
+    if type(seed) is Tensor and seed._keys == CPU and not root._keys & INTERPRETER:
+        given = seed.array
+        if own.dtype is given.dtype and own.shape == given.shape:  # by far the most common
+            return owned_copy(seed)
     if not isinstance(seed, Tensor):
         raise ArgumentError(f"{name} must be a Tensor or None, got {type(seed).__name__}")
     if seed.shape != root.shape:

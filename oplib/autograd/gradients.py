@@ -4,9 +4,10 @@ Note [Who may see a gradient]
 ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 A gradient that a user can see is never changed later, and a later write by the user never changes
 another gradient. So sums are out of place, except into a sum nobody has seen; what ends in
-``.grad`` or in a result of `oplib.grad` is a copy nobody else holds; and every gradient that waits
-at a node has version 0: one that was written to before is copied when it is delivered, one that is
-written to while it waits makes the run raise.
+``.grad`` or in a result of `oplib.grad` is held by nobody else: a copy, unless reference counts say
+that there is no other holder; and every gradient that waits at a node has version 0: one that was
+written to before is copied when it is delivered, one that is written to while it waits makes the
+run raise.
 
 Arithmetic goes through `prims`, so gradients work on every backend and under every interpreter; raw
 NumPy is the short way for plain arrays.
@@ -17,6 +18,7 @@ Imports floors 0 to 4. Read next: `engine.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +32,7 @@ from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = [
     "PLACE",
+    "UNSHARED",
     "Node",
     "Spec",
     "add_gradients",
@@ -37,6 +40,7 @@ __all__ = [
     "check_device",
     "edge_name",
     "fit",
+    "is_only_owner",
     "owned_copy",
     "zeros_for",
 ]
@@ -71,6 +75,27 @@ def add_into(total: Tensor, gradient: Tensor) -> bool:
         np.add(a, b, out=a)
         return True
     return False
+
+
+def _references_to_a_local() -> int:
+    value = object()
+    return getrefcount(value)
+
+
+UNSHARED: Final = _references_to_a_local()
+"""What `sys.getrefcount` says of an object that only one local variable holds."""
+
+
+def is_only_owner(gradient: Tensor) -> bool:
+    """Return whether a tensor is the only holder of a dense, writable NumPy array.
+
+    Views, exported buffers and saved values hold a reference to the array.
+    """
+    array = gradient.array
+    if gradient._keys != CPU or getrefcount(array) != UNSHARED + 1:
+        return False
+    flags = array.flags
+    return bool(flags.owndata and flags.carray)
 
 
 def owned_copy(gradient: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def _plain_backward(facts: LayerFacts) -> Callable[..., Any]:
 
     def backward(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> Sequence[Any]:
         ctx = saved[0]
-        if ctx._ctx_autocast is None:
+        if ctx._ctx_marks.autocast is None:
             result = layer.backward(ctx, gradient)
         else:
             result = _run(layer, ctx, (gradient,))
@@ -142,11 +142,11 @@ def _wide_backward(facts: LayerFacts) -> Callable[..., Any]:
 
 def _run(layer: Any, ctx: PyLayerContext, gradients: Sequence[Any]) -> Any:
     """Run the user's backward under the autocast policy of its forward; the engine has none."""
-    if ctx._ctx_autocast is None:
+    if ctx._ctx_marks.autocast is None:
         return layer.backward(ctx, *gradients)
     state = _state.current()
     inside = state.replace(include=state.include | AUTOCAST)
-    with _state.enter(inside.with_config(autocast=ctx._ctx_autocast)):
+    with _state.enter(inside.with_config(autocast=ctx._ctx_marks.autocast)):
         return layer.backward(ctx, *gradients)
 
 

@@ -28,7 +28,7 @@ from ..tensor.grad_meta import (
     new_meta,
 )
 from ..tensor.tensor import Tensor, alias_of, join_family
-from .context import PyLayerContext
+from .context import UNMARKED, PyLayerContext
 from .family import check_write, rebase
 from .layer_facts import LayerFacts, plain_arguments
 from .returned import Argument, structure_of
@@ -84,7 +84,8 @@ def is_plain(ctx: PyLayerContext, result: Any) -> bool:
     """Return whether forward gave one inexact tensor, and marked nothing."""
     if type(result) is not Tensor or result.array.dtype.kind not in "fcV":
         return False
-    return not (ctx._ctx_dirty or ctx._ctx_undifferentiable)
+    marks = ctx._ctx_marks
+    return marks is UNMARKED or not (marks.dirty or marks.undifferentiable)
 
 
 def layer_output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> Tensor:
@@ -121,7 +122,7 @@ def check_outputs(
             f"{facts.title}: forward must return a Tensor, or a container with one; "
             f"got {short_repr(result)}"
         )
-    for marked in ctx._ctx_undifferentiable:
+    for marked in ctx._ctx_marks.undifferentiable:
         if not any(marked is output for output in outputs):
             raise AutogradError(
                 f"{facts.title}: mark_non_differentiable was given a tensor that is no output\n"
@@ -143,7 +144,7 @@ def record_outputs(call: LayerCall, ctx: PyLayerContext, result: Any) -> Any:
     check_outputs(facts, ctx, result, outputs)
     written = _written_inputs(call, ctx, outputs)
     bump_dirty(ctx, call.inputs, call.versions)
-    undifferentiable = ctx._ctx_undifferentiable
+    undifferentiable = ctx._ctx_marks.undifferentiable
     differentiable = [
         is_inexact(t.dtype) and not any(t is marked for marked in undifferentiable) for t in outputs
     ]
@@ -252,7 +253,7 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
 
     Where inputs share memory, marks say which of them was written; without marks every one was.
     """
-    dirty = ctx._ctx_dirty
+    dirty = ctx._ctx_marks.dirty
     for tensor in dirty:
         if not any(tensor is other for other in call.inputs):
             raise AutogradError(
@@ -268,7 +269,7 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
         if changed:
             check_write(call.facts.title, "an input", tensor)
         returned = any(tensor is other for other in outputs)
-        unmarked = (*ctx._ctx_not_inplace, *ctx._ctx_undifferentiable)
+        unmarked = (*ctx._ctx_marks.not_inplace, *ctx._ctx_marks.undifferentiable)
         denied = any(tensor is other for other in unmarked)
         if edge is not None and (denied or not returned):
             why = "it was marked otherwise" if denied else "it was not returned"
@@ -287,11 +288,11 @@ def bump_dirty(ctx: PyLayerContext, inputs: list[Tensor], versions: list[int]) -
 
     What was saved after the mark was saved after the write, so its snapshot moves along.
     """
-    for tensor in ctx._ctx_dirty:
+    for tensor in ctx._ctx_marks.dirty:
         storage = tensor._storage
         for other, version in zip(inputs, versions, strict=True):
             if other is tensor and storage.version == version:
                 storage.version += 1
                 storage.writer = ctx._ctx_title
-                if any(tensor is early for early in ctx._ctx_dirty_when_saved):
+                if any(tensor is early for early in ctx._ctx_marks.early):
                     ctx._ctx_records = [moved_on(record, storage) for record in ctx._ctx_records]

@@ -21,7 +21,7 @@ from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
 from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
-from .context import Context, PyLayerContext
+from .context import UNMARKED, Context, PyLayerContext
 from .family import refresh_for_use
 from .guard import guard
 from .layer_facts import LayerFacts
@@ -178,7 +178,7 @@ def _apply_any(
     needs = tuple([needs_of(argument.structure, needed) for argument in arguments])
     ctx = PyLayerContext(facts.title, needs, any(edge is not None for edge in edges))
     if state.include & AUTOCAST:
-        ctx._ctx_autocast = state.config.get("autocast")
+        ctx._ctx_marks = UNMARKED._replace(autocast=state.config.get("autocast"))
     versions = [tensor._storage.version for tensor in inputs]
     _state.set_state(grad_off(state))
     try:

@@ -13,7 +13,6 @@ Imports floors 0 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,6 +27,7 @@ from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = [
+    "KEPT_KEYS",
     "PackedTensor",
     "Record",
     "TensorWrapper",
@@ -36,13 +36,12 @@ __all__ = [
     "recover",
     "recover_output",
     "save",
-    "save_all",
     "save_copy",
     "save_optional",
 ]
 
 _new: Final = object.__new__
-_KEPT: Final = ~(AUTOGRAD | VIEW)
+KEPT_KEYS: Final = ~(AUTOGRAD | VIEW)
 
 
 class TensorWrapper(NamedTuple):
@@ -82,22 +81,12 @@ def save(tensor: Tensor) -> Record:
         pack, unpack = state.config["saved_tensors_hooks"]
         return _pack(tensor, pack, unpack)
     storage = tensor._storage
-    return TensorWrapper(tensor.array, storage, storage.version, tensor._keys & _KEPT)
+    return TensorWrapper(tensor.array, storage, storage.version, tensor._keys & KEPT_KEYS)
 
 
 def save_optional(tensor: Tensor | None) -> Record | None:
     """Return the record of an optional tensor."""
     return None if tensor is None else save(tensor)
-
-
-def save_all(tensors: Sequence[Tensor | None]) -> list[Record | None]:
-    """Return the records of several tensors."""
-    if _state.current().include & SAVED_TENSOR_HOOKS:
-        return [save_optional(tensor) for tensor in tensors]
-    return [
-        None if t is None else (t.array, t._storage, t._storage.version, t._keys & _KEPT)
-        for t in tensors
-    ]
 
 
 def save_copy(tensor: Tensor) -> Record:
@@ -106,7 +95,7 @@ def save_copy(tensor: Tensor) -> Record:
     if type(array) is np.ndarray:  # no operator call, so that a mode sees the user's call only
         return save(tensor_from_result(array.copy(order="K")))
     state = _state.current()
-    plain = _handle(array, tensor._keys & _KEPT, tensor._storage)
+    plain = _handle(array, tensor._keys & KEPT_KEYS, tensor._storage)
     with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
         copied = clone(plain)
     return save(copied)
@@ -124,7 +113,7 @@ def _handle(array: Any, keys: int, storage: Storage) -> Tensor:
 
 def _pack(tensor: Tensor, pack: Any, unpack: Any) -> PackedTensor:
     """Let a pack hook keep the value its own way; it gets a handle without history, grad off."""
-    plain = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
+    plain = _handle(tensor.array, tensor._keys & KEPT_KEYS, tensor._storage)
     record = PackedTensor(plain, None, unpack)
     state = _state.current()
     outer = state.replace(user=state.user & ~AUTOGRAD, include=state.include & ~SAVED_TENSOR_HOOKS)
@@ -138,13 +127,13 @@ def _pack(tensor: Tensor, pack: Any, unpack: Any) -> PackedTensor:
     return record
 
 
-def moved_on(record: Record | None, storage: Storage) -> Record | None:
+def moved_on(record: Any, storage: Storage) -> Any:
     """Return the record of a tensor of `storage` at its current version; others unchanged."""
     if isinstance(record, PackedTensor):
         if record.storage is storage:
             record.version = storage.version
     elif record is not None and record[1] is storage:
-        return TensorWrapper(record[0], storage, storage.version, record[3])
+        return (*record[:2], storage.version, *record[3:])
     return record
 
 
@@ -200,7 +189,7 @@ def _unpack(record: PackedTensor, node: GradNode, what: str) -> Tensor:
         )
     if tensor._storage is record.storage and record.storage.version != record.version:
         raise overwritten(record.storage, record.version, node, what)
-    return _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
+    return _handle(tensor.array, tensor._keys & KEPT_KEYS, tensor._storage)
 
 
 def overwritten(storage: Storage, version: int, node: GradNode, what: str) -> AutogradError:

