@@ -4,7 +4,7 @@ A node runs when all its contributions have arrived. As long as the run is a sin
 nothing to wait for; from the first node that leads to several others on, in-degrees are counted
 breadth first. Accumulation nodes go to the front of the queue, so a leaf's gradient is complete as
 early as possible. Saved values and gradients are freed node by node. Everything is iterative and
-belongs to one `Run`: nothing is global, runs nest, and threads do not meet except at a leaf.
+belongs to one `run`: nothing is global, runs nest, and threads do not meet except at a leaf.
 
 Imports floors 0 to 4, `gradients.py`, `observe.py`. Read next: `general_grad.py`.
 """
@@ -36,7 +36,7 @@ from .gradients import (
 )
 from .observe import observe, run_posthooks, run_prehooks
 
-__all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
+__all__ = ["GradTensorHolder", "Targets", "in_topological_order", "run"]
 
 _new: Final = object.__new__
 _leaf_lock: Final = threading.Lock()
@@ -62,12 +62,6 @@ class GradTensorHolder:
     buffer: Any
     own: Tensor | None
 
-    def __init__(self, node: Node, waiting: int) -> None:
-        self.node = node
-        self.waiting = waiting
-        self.own = None
-        self.buffer = [None] * node.width if type(node) is WideGradNode else None
-
     def add(self, position: int, gradient: Tensor) -> None:
         """Sum a gradient into that of one output.
 
@@ -85,6 +79,16 @@ class GradTensorHolder:
             buffer[position] = total
         else:
             self.buffer = total
+
+
+def _holder(node: Node, waiting: int) -> GradTensorHolder:
+    """Return an empty holder; twice as fast as a constructor."""
+    holder: GradTensorHolder = _new(GradTensorHolder)
+    holder.node = node
+    holder.waiting = waiting
+    holder.own = None
+    holder.buffer = [None] * node.width if type(node) is WideGradNode else None
+    return holder
 
 
 class Targets:
@@ -118,167 +122,171 @@ class Targets:
         return bool(self.cut) and (edge.grad_node, edge.position) in self.cut
 
 
-class Run:
-    """One backward run.
+def run(
+    roots: Sequence[tuple[AutogradMeta, Tensor]],
+    retain_graph: bool,
+    create_graph: bool,
+    targets: Targets | None = None,
+) -> None:
+    """Run from `roots`: pairs of a tensor's record and its seed.
 
-    Parameters
-    ----------
-    retain_graph, create_graph : bool
-    targets : Targets, optional
-        For `oplib.grad`; without it gradients accumulate into leaves.
+    Without `targets` (those of `oplib.grad`) gradients accumulate into leaves.
     """
+    outer = _state.current()
+    final_hooks: list[Callable[[], Any]] = []
+    config: dict[str, Any] = {"final_hooks": final_hooks}
+    if outer.config:
+        config = {**outer.config, **config}
+        waiting = outer.config.get("final_hooks")
+        if type(waiting) is tuple:
+            final_hooks += waiting
+            outer = outer.with_config(final_hooks=None)
+    # Grad mode is as asked for, autocast off; hooks find the list of final hooks.
+    user = outer.user | AUTOGRAD if create_graph else outer.user & ~AUTOGRAD
+    _state.set_state(outer.replaced(outer.include & ~AUTOCAST, user, config))
+    try:
+        _loop(roots, retain_graph, targets)
+    finally:
+        _state.set_state(outer)
+    for hook in final_hooks:
+        hook()
 
-    __slots__ = ("create_graph", "final_hooks", "retain_graph", "targets")
 
-    def __init__(
-        self, retain_graph: bool, create_graph: bool, targets: Targets | None = None
-    ) -> None:
-        self.retain_graph = retain_graph
-        self.create_graph = create_graph
-        self.targets = targets
-        self.final_hooks: list[Callable[[], Any]] = []
-
-    def execute(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
-        """Run from `roots`: pairs of a tensor's record and its seed."""
-        outer = _state.current()
-        # Grad mode is as asked for, autocast off; hooks find the run in the configuration.
-        user = outer.user | AUTOGRAD if self.create_graph else outer.user & ~AUTOGRAD
-        config = {**outer.config, "backward_run": self}
-        if "final_hooks" in config:
-            self.final_hooks += config.pop("final_hooks")
-        _state.set_state(
-            _state.State(outer.include & ~AUTOCAST, user, outer.handled, outer.stack, config)
-        )
-        try:
-            self._loop(roots)
-        finally:
-            if self.final_hooks and "final_hooks" in outer.config:
-                outer = outer.with_config(final_hooks=None)
-            _state.set_state(outer)
-        for hook in self.final_hooks:
-            hook()
-
-    def _loop(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
-        """Run every node. This is the hot path: the common node is handled without a call."""
-        targets = self.targets
-        release = not self.retain_graph
-        holders: dict[Node, GradTensorHolder] | None = None
-        starts: dict[Node, GradTensorHolder] = {}
-        for meta, seed in roots:
-            node: Any = meta.grad_node
-            holder = starts.get(node)
-            if holder is None:
-                holder = starts[node] = GradTensorHolder(node, 0)
-            holder.add(meta.position, seed)
-        ready = deque(starts.values())
-        if len(ready) > 1:
-            holders = _counted(starts, targets)
-            ready = deque([holder for holder in ready if not holder.waiting])
-        try:
-            while ready:
-                holder = ready.popleft()
-                node = holder.node
-                hooks = node.hooks
-                if hooks is not None or targets is not None:
-                    holder.buffer = self._observed(node, holder.buffer)
-                if type(node) is AccumulationNode:
-                    if targets is None and holder.buffer is not None:
-                        _accumulate(node, holder)
-                    continue
-                if targets is not None and node not in targets.executed:
-                    continue
-                held, holder.buffer = holder.buffer, None
-                saved = node.saved
-                if saved is None:
-                    raise _released(node)
-                if hooks is None and type(held) is Tensor:
-                    if held._storage.version:
-                        raise _overwritten(node)
-                    outgoing = node.kind.backward(node, saved, held)
-                else:
-                    outgoing = _call(node, saved, held)
-                if release:
-                    node.saved = None
-                edges = node.edges
-                if holders is None and len(edges) - edges.count(None) > 1:
-                    holders = _counted({node: holder}, targets)
-                for edge, gradient in zip(edges, outgoing):  # noqa: B905 (strict costs 10 %)
-                    if edge is None:
-                        continue
-                    below = edge.grad_node
-                    if targets is not None and (
-                        below not in targets.needed or targets.is_cut(edge)
-                    ):
-                        continue
-                    target = GradTensorHolder(below, 1) if holders is None else holders[below]
-                    if gradient is not None:
-                        if type(gradient) is not Tensor:
-                            gradient = _fitted(node, saved, edge, gradient, outgoing)
-                        array = gradient.array
-                        if array.shape != edge.shape or array.dtype is not edge.dtype:
-                            gradient = _fitted(node, saved, edge, gradient, outgoing)
-                        if gradient._storage.version:
-                            gradient = owned_copy(gradient)
-                        if target.buffer is None:
-                            target.buffer = gradient
-                        else:
-                            target.add(edge.position, gradient)
-                    target.waiting = waiting = target.waiting - 1
-                    if not waiting:
-                        if type(below) is AccumulationNode:
-                            ready.appendleft(target)
-                        else:
-                            ready.append(target)
-                # Freed before the next node runs: gradients nobody else holds are not copied.
-                saved = outgoing = held = gradient = array = None
-        except BaseException as error:
-            _add_note(node, error)
-            raise
-
-    def _observed(self, node: Node, held: Any) -> Any:
-        """Run tensor hooks, keep retained gradients, and capture targets of `oplib.grad`."""
-        gradients = held if type(held) is list else [held]
-        for position, gradient in enumerate(gradients):
-            if gradient is None:
+def _loop(
+    roots: Sequence[tuple[AutogradMeta, Tensor]], retain_graph: bool, targets: Targets | None
+) -> None:
+    """Run every node. This is the hot path: the common node is handled without a call."""
+    holders: dict[Node, GradTensorHolder] = {}
+    is_chain = len(roots) == 1
+    if is_chain:
+        ((meta, seed),) = roots
+        holder = _holder(meta.grad_node, 0)
+        holder.add(meta.position, seed)
+        ready = deque((holder,))
+    else:
+        ready = _counted_roots(roots, holders, targets)
+    node: Any = None
+    try:
+        while ready:
+            holder = ready.popleft()
+            node = holder.node
+            hooks = node.hooks
+            if hooks is not None or targets is not None:
+                holder.buffer = _observed(node, holder.buffer, targets)
+            if type(node) is AccumulationNode:
+                if targets is None and holder.buffer is not None:
+                    _accumulate(node, holder)
                 continue
-            if node.hooks is not None:
+            if targets is not None and node not in targets.executed:
+                continue
+            held, holder.buffer = holder.buffer, None
+            saved = node.saved
+            if saved is None:
+                raise _released(node)
+            if hooks is None and type(held) is Tensor:
+                if held._storage.version:
+                    raise _overwritten(node)
+                outgoing = node.kind.backward(node, saved, held)
+            else:
+                outgoing = _call(node, saved, held)
+            if not retain_graph:
+                node.saved = None
+            edges = node.edges
+            if is_chain and len(edges) != 1 and len(edges) - edges.count(None) != 1:
+                is_chain = False
+                holders = {node: holder}
+                _count(holders, targets)
+            for edge, gradient in zip(edges, outgoing):  # noqa: B905 (strict costs 10 %)
+                if edge is None:
+                    continue
+                below = edge.grad_node
+                if targets is not None and (below not in targets.needed or targets.is_cut(edge)):
+                    continue
+                if is_chain:
+                    target = holder  # that of the node which is done now
+                    target.node = below
+                    target.waiting = 1
+                    if type(below) is WideGradNode:
+                        target.buffer = [None] * below.width
+                else:
+                    target = holders[below]
+                if gradient is not None:
+                    if type(gradient) is not Tensor:
+                        gradient = _fitted(node, saved, edge, gradient, outgoing)
+                    array = gradient.array
+                    if array.shape != edge.shape or array.dtype is not edge.dtype:
+                        gradient = _fitted(node, saved, edge, gradient, outgoing)
+                    if gradient._storage.version:
+                        gradient = owned_copy(gradient)
+                    if target.buffer is None:
+                        target.buffer = gradient
+                    else:
+                        target.add(edge.position, gradient)
+                target.waiting = waiting = target.waiting - 1
+                if not waiting:
+                    if type(below) is AccumulationNode:
+                        ready.appendleft(target)
+                    else:
+                        ready.append(target)
+            # Freed before the next node runs; and who holds a gradient alone need not copy it.
+            saved = outgoing = held = gradient = array = None
+    except BaseException as error:
+        _add_note(node, error)
+        raise
+
+
+def _observed(node: Node, held: Any, targets: Targets | None) -> Any:
+    """Run tensor hooks, keep retained gradients, and capture targets of `oplib.grad`."""
+    gradients = held if type(held) is list else [held]
+    for position, gradient in enumerate(gradients):
+        if gradient is None:
+            continue
+        if node.hooks is not None:
+            _check_unwritten(node, gradient)
+            gradient = observe(node, node.hooks, position, gradient)
+            if gradient._storage.version:
+                gradient = owned_copy(gradient)
+            gradients[position] = gradient
+        if targets is not None:
+            index = targets.index.get((node, position))
+            if index is not None:
                 _check_unwritten(node, gradient)
-                gradient = observe(node, node.hooks, position, gradient)
-                if gradient._storage.version:
-                    gradient = owned_copy(gradient)
-                gradients[position] = gradient
-            if self.targets is not None:
-                index = self.targets.index.get((node, position))
-                if index is not None:
-                    _check_unwritten(node, gradient)
-                    self.targets.captured[index] = owned_copy(gradient)
-        return held if type(held) is list else gradients[0]
+                targets.captured[index] = owned_copy(gradient)
+    return held if type(held) is list else gradients[0]
 
 
-def _counted(
-    starts: dict[Node, GradTensorHolder], targets: Targets | None
-) -> dict[Node, GradTensorHolder]:
-    """Return a holder for every node reached, which knows how many contributions will arrive."""
-    holders = dict(starts)
+def _counted_roots(
+    roots: Sequence[tuple[AutogradMeta, Tensor]],
+    holders: dict[Node, GradTensorHolder],
+    targets: Targets | None,
+) -> deque[GradTensorHolder]:
+    """Give every reachable node a holder; return those of the roots that can start."""
+    for meta, seed in roots:
+        holder = holders.get(meta.grad_node)
+        if holder is None:
+            holder = holders[meta.grad_node] = _holder(meta.grad_node, 0)
+        holder.add(meta.position, seed)
+    starts = list(holders.values())
+    _count(holders, targets)
+    return deque([holder for holder in starts if not holder.waiting])
+
+
+def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> None:
+    """Give every reachable node a holder that knows how many contributions will arrive."""
     queue = list(holders)
     for node in queue:  # grows while it is iterated over
         for edge in node.edges:
             if edge is None:
                 continue
             below = edge.grad_node
-            holder = holders.get(below)
             if targets is not None and (below not in targets.needed or targets.is_cut(edge)):
                 continue
-            if holder is not None:
+            holder = holders.get(below)
+            if holder is None:
+                holders[below] = _holder(below, 1)
+                queue.append(below)
+            else:
                 holder.waiting += 1
-                continue
-            holders[below] = holder = _new(GradTensorHolder)
-            holder.node = below
-            holder.waiting = 1
-            holder.own = None
-            holder.buffer = [None] * below.width if type(below) is WideGradNode else None
-            queue.append(below)
-    return holders
 
 
 def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:

@@ -1,6 +1,6 @@
 """The entry points of the engine: `backward` and `grad`.
 
-Both validate their arguments before anything runs, then start one `Run`. `GeneralGrad` is the run
+Both validate their arguments before anything runs, then start one `run`. `GeneralGrad` is the run
 behind `oplib.grad`: it knows its targets by (node, position), finds the nodes that lead to one, and
 explains an input that was not reached.
 
@@ -20,7 +20,7 @@ from ..errors import ArgumentError, AutogradError
 from ..prims import cast, clone, new_full
 from ..tensor.grad_meta import AutogradMeta
 from ..tensor.tensor import Tensor, tensor_from_result
-from .engine import Run, Targets, in_topological_order
+from .engine import Targets, in_topological_order, run
 from .family import refresh
 from .gradients import Node, owned_copy
 from .modes import grad_off
@@ -56,14 +56,14 @@ def backward(
     """
     roots = _tensor_list(tensors, "tensors")
     retain = _flags(retain_graph, create_graph)
-    Run(retain, create_graph).execute(_seeded(roots, grad_tensors, "grad_tensors", create_graph))
+    run(_seeded(roots, grad_tensors, "grad_tensors", create_graph), retain, create_graph)
 
 
 def backward_from(root: Tensor, seed: Any, retain_graph: Any, create_graph: Any) -> None:
     """Accumulate gradients of one tensor: `Tensor.backward`."""
     retain = _flags(retain_graph, create_graph)
     meta = _meta_of_root(root, 0)
-    Run(retain, create_graph).execute([(meta, _seed(root, seed, "grad_tensors[0]", create_graph))])
+    run([(meta, _seed(root, seed, "grad_tensors[0]", create_graph))], retain, create_graph)
 
 
 def grad(
@@ -112,8 +112,8 @@ def grad(
     targets = _tensor_list(inputs, "inputs")
     retain = _flags(retain_graph, create_graph)
     seeded = _seeded(roots, grad_outputs, "grad_outputs", create_graph)
-    run = GeneralGrad(seeded, targets, _constants(no_grad_vars, targets))
-    return run.execute(retain, create_graph, allow_unused)
+    general = GeneralGrad(seeded, targets, _constants(no_grad_vars, targets))
+    return general.execute(retain, create_graph, allow_unused)
 
 
 class GeneralGrad:
@@ -143,7 +143,7 @@ class GeneralGrad:
         self._find_needed()
         roots = [(meta, seed) for meta, seed in self.roots if meta.grad_node in targets.needed]
         if roots:
-            Run(retain_graph, create_graph, targets).execute(roots)
+            run(roots, retain_graph, create_graph, targets)
         results = [None if i is None else targets.captured.get(i) for i in self.index_of]
         for position, result in enumerate(results):
             if result is None and not allow_unused:

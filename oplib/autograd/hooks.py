@@ -74,12 +74,11 @@ def register_final_hook(hook: Callable[[], Any]) -> None:
     """
     hook = _callable(hook)
     state = _state.current()
-    run = state.config.get("backward_run")
-    if run is not None:
-        run.final_hooks.append(hook)
+    waiting = state.config.get("final_hooks", ())
+    if type(waiting) is list:  # that of the run in progress
+        waiting.append(hook)
     else:
-        waiting = (*state.config.get("final_hooks", ()), hook)
-        _state.set_state(state.with_config(final_hooks=waiting))
+        _state.set_state(state.with_config(final_hooks=(*waiting, hook)))
 
 
 def retain_grads(tensor: Tensor) -> None:

@@ -69,7 +69,7 @@ class LayerCall:
         tensors: tuple[bool, ...] | None,
         arguments: list[Argument] | None,
         edges: tuple[AutogradMeta | None, ...],
-        inputs: list[Tensor],
+        inputs: Sequence[Tensor],
         versions: list[int],
     ) -> None:
         self.facts = facts
@@ -101,7 +101,7 @@ def layer_output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: in
     return output
 
 
-def as_seen_below(facts: LayerFacts, made: Tensor, inputs: list[Tensor]) -> Tensor:
+def as_seen_below(facts: LayerFacts, made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return an output as the levels below should see it.
 
     Forward ran with grad off on every level, so below this one the output has no history, and its
@@ -283,7 +283,7 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
     return written
 
 
-def bump_dirty(ctx: PyLayerContext, inputs: list[Tensor], versions: list[int]) -> None:
+def bump_dirty(ctx: PyLayerContext, inputs: Sequence[Tensor], versions: list[int]) -> None:
     """Count the writes that only ``mark_dirty`` knows of: those through raw arrays.
 
     What was saved after the mark was saved after the write, so its snapshot moves along.

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 from .. import _state
 from ..dispatch.keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
 from ..tensor.grad_meta import AutogradMeta, GradNode
+from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor, alias_of
 from .context import UNMARKED, Context, PyLayerContext
 from .family import refresh_for_use
@@ -41,6 +43,7 @@ from .returned import Argument, needs_of, structure_of
 __all__ = ["PyLayer", "PyLayerContext", "once_differentiable"]
 
 _new: Final = object.__new__
+_version_of: Final = operator.attrgetter("version")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -72,6 +75,8 @@ class PyLayer:
     Tensor([12.])
     """
 
+    _oplib_facts: ClassVar[LayerFacts | None] = None
+
     def __new__(cls, *args: Any, **kwargs: Any) -> PyLayer:
         """Refuse construction; a layer has no instances."""
         raise ArgumentError(f"a PyLayer is not instantiated; call {cls.__name__}.apply(...)")
@@ -101,32 +106,39 @@ class PyLayer:
         object
             What forward returned; its tensors require grad if any tensor argument does.
         """
-        facts = cls.__dict__.get("_oplib_facts")
-        if facts is None or facts.forward != cls.forward:
-            facts = _facts_of(cls)
+        facts = cls._oplib_facts
+        if facts is None or facts.layer is not cls or facts.forward != cls.forward:
+            facts = cls._oplib_facts = LayerFacts(cls)
         state = _state.current()
-        if kwargs or len(args) != facts.plain_count or not state.mask & AUTOGRAD:
+        plain = len(args) == facts.plain_count and not kwargs and not state.include & AUTOCAST
+        if not plain or not state.mask & AUTOGRAD:
             return _apply_any(facts, args, kwargs, state)
-        inputs: list[Tensor] = []
         edges: list[AutogradMeta | None] = []
         needs: list[bool] = []
+        storages: list[Storage] = []
+        versions: list[int] = []
         for value in args:
             if type(value) is Tensor:
                 if value._keys & VIEW:
                     refresh_for_use(value)
                 meta = value.autograd_meta if value._keys & AUTOGRAD else None
-                inputs.append(value)
+                storage = value._storage
                 edges.append(meta)
                 needs.append(meta is not None)
+                storages.append(storage)
+                versions.append(storage.version)
             elif isinstance(value, list | tuple | dict):
                 return _apply_any(facts, args, kwargs, state)
             else:
                 needs.append(False)
-        if state.include & AUTOCAST or True not in needs:
+        if True not in needs:
             return _apply_any(facts, args, kwargs, state)
+        inputs: Sequence[Tensor] = args
+        tensors = None
+        if len(edges) != len(args):
+            tensors = tuple([type(value) is Tensor for value in args])
+            inputs = [value for value in args if type(value) is Tensor]
         ctx = PyLayerContext(facts.title, tuple(needs))
-        storages = [tensor._storage for tensor in inputs]
-        versions = [storage.version for storage in storages]
         _state.set_state(grad_off(state))
         try:
             result = facts.forward(ctx, *args)
@@ -135,9 +147,10 @@ class PyLayer:
             raise
         finally:
             _state.set_state(state)
-        tensors = None if len(inputs) == len(args) else tuple([type(v) is Tensor for v in args])
-        if not is_plain(ctx, result) or (
-            result._storage in storages or [storage.version for storage in storages] != versions
+        if (
+            not is_plain(ctx, result)
+            or result._storage in storages
+            or list(map(_version_of, storages)) != versions
         ):
             call = LayerCall(facts, tensors, None, tuple(edges), inputs, versions)
             return record_outputs(call, ctx, result)
@@ -155,12 +168,6 @@ class PyLayer:
 
 
 # ---------------------------------------------------------------------- any call
-
-
-def _facts_of(layer: type[PyLayer]) -> LayerFacts:
-    facts = LayerFacts(layer)
-    layer._oplib_facts = facts  # type: ignore[attr-defined]
-    return facts
 
 
 def _apply_any(
