@@ -11,10 +11,10 @@ Imports floors 0 to 4, `wrapper.py`, `guard.py`, `family.py`.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Mapping, Sequence, Set
 from operator import is_
 from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import ref
 
 from .. import _state
 from .._text import short_repr
@@ -27,7 +27,7 @@ from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
 from .family import check_write
 from .guard import guard
-from .wrapper import KEPT_KEYS, PackedTensor, recover, recover_output, save
+from .wrapper import PackedTensor, recover, recover_output, save
 
 __all__ = ["NOTHING_KEPT", "UNMARKED", "Context", "Kept", "OperatorContext", "PyLayerContext"]
 
@@ -36,7 +36,7 @@ Place: TypeAlias = int | None
 """Where the history of a kept tensor is: the index of an input's edge, ``-1 - position`` of an
 output, or None for an intermediate value, whose history is unknown."""
 
-SavedTensor: TypeAlias = tuple[Any, Storage, int, int, weakref.ref[Tensor]] | PackedTensor
+SavedTensor: TypeAlias = tuple[Any, Storage, int, int, ref[Tensor]] | PackedTensor
 """What is kept of one tensor: array, storage, version, key set, and the handle that was given."""
 
 
@@ -50,16 +50,21 @@ class SavedAttribute:
 
 
 Kept: TypeAlias = tuple[
-    Sequence[SavedTensor | None], Sequence[Place], Set[int], TreeDef | None, Mapping[str, Any]
+    Sequence[SavedTensor | None],
+    Sequence[Place] | None,
+    Set[int],
+    TreeDef | None,
+    Mapping[str, Any],
 ]
 """What a node keeps for a ctx; by convention the last element of ``node.saved``.
 
-Per tensor given to `save_for_backward` a record and a place, None included; which of them are
-stated to be constant; how they were nested; and the user's attributes that hold tensors.
+Per tensor given to `save_for_backward` a record and a place, None included (no places: they are all
+the inputs, in order); which of them are stated to be constant; how they were nested; and the user's
+attributes that hold tensors.
 """
 
 _NONE: Final[Set[int]] = frozenset()
-NOTHING_KEPT: Final[Kept] = ((), (), _NONE, None, {})
+NOTHING_KEPT: Final[Kept] = ((), None, _NONE, None, {})
 
 
 class Marks(NamedTuple):
@@ -77,6 +82,13 @@ class Marks(NamedTuple):
 
 
 UNMARKED: Final = Marks()
+
+_NOTHING_SAVED: Final[
+    tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]
+] = ((), [], None)
+"""The tensors given to `save_for_backward`, their records, and how they were nested."""
+
+_NO_EDGE: Final = object()
 
 
 class Context:
@@ -105,14 +117,12 @@ class Context:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_ctx_given",
         "_ctx_marks",
         "_ctx_needs",
         "_ctx_node",
         "_ctx_recording",
-        "_ctx_records",
+        "_ctx_saved",
         "_ctx_title",
-        "_ctx_tree",
         "grad_in_dtype_consistent",
         "materialize_grads",
     )
@@ -122,10 +132,8 @@ class Context:
         self._ctx_needs = needs
         self._ctx_recording = recording
         self.materialize_grads = self.grad_in_dtype_consistent = True
-        self._ctx_tree: TreeDef | None = None
-        self._ctx_node: weakref.ref[GradNode] | None = None
-        self._ctx_given: Sequence[Tensor | None] = ()
-        self._ctx_records: Sequence[SavedTensor | None] = ()
+        self._ctx_node: ref[GradNode] | None = None
+        self._ctx_saved = _NOTHING_SAVED
         self._ctx_marks = UNMARKED
 
     @property
@@ -143,24 +151,22 @@ class Context:
         """
         hooked = _state.current().include & SAVED_TENSOR_HOOKS
         records: list[SavedTensor | None] = []
-        self._ctx_tree = None
+        tree = None
         for value in values:
             if type(value) is not Tensor or hooked:
-                flat, self._ctx_tree = flatten(values)
+                flat, tree = flatten(values)
                 _require_tensors(flat)
                 values = tuple(flat)
                 records = [None if t is None else _kept(t) for t in flat if self._ctx_recording]
                 break
             storage = value._storage
-            keys = value._keys & KEPT_KEYS
-            records.append((value.array, storage, storage.version, keys, weakref.ref(value)))
-        self._ctx_given, self._ctx_records = values, records
+            records.append((value.array, storage, storage.version, value._keys, ref(value)))
+        self._ctx_saved = values, records, tree
         if self._ctx_marks is not UNMARKED:
             self._ctx_marks = self._ctx_marks._replace(early=self._ctx_marks.dirty)
 
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """What `save_for_backward` was given, with history, after a version check.
+    def saved_tensor(self) -> tuple[Any, ...]:
+        """Return what `save_for_backward` was given, with history, after a version check.
 
         Raises
         ------
@@ -168,28 +174,26 @@ class Context:
             If a saved tensor was written to, or the graph was released.
         """
         if self._ctx_node is None:
-            return _as_given(self._ctx_given, self._ctx_tree)
+            given, _, tree = self._ctx_saved
+            return tuple(given) if tree is None else unflatten(tree, iter(given))
         node, kept = self._ctx_kept("the saved tensors")
         records, places, constants, tree, _ = kept
-        edges = node.edges
+        edges: Sequence[Any] = node.edges
+        if places is not None:
+            edges = [_NO_EDGE if place is None or place < 0 else edges[place] for place in places]
         found: list[Tensor | None] = []
-        for record, place in zip(records, places, strict=True):
-            if place is not None and place >= 0 and type(record) is tuple:
-                own = record[4]()
-                if own is not None and own.array is record[0] and record[1].version == record[2]:
-                    meta = own.autograd_meta if own._keys & AUTOGRAD else None
-                    if meta is edges[place]:
+        for record, edge in zip(records, edges):  # noqa: B905 (strict costs 10 %)
+            if type(record) is tuple:
+                array, storage, version, _, handle = record
+                own = handle()
+                if own is not None and own.array is array and storage.version == version:
+                    if (own.autograd_meta if own._keys & AUTOGRAD else None) is edge:
                         found.append(own)  # the caller's own object, which still is what was saved
                         continue
-            index = len(found)
-            found.append(
-                None if record is None else _recovered(node, index, record, place, index in constants)
-            )
-        return _as_given(found, tree)
+            found.append(_recovered_at(len(found), node, kept))
+        return tuple(found) if tree is None else unflatten(tree, iter(found))
 
-    def saved_tensor(self) -> tuple[Any, ...]:
-        """Return `saved_tensors` (Paddle's spelling)."""
-        return self.saved_tensors
+    saved_tensors = property(saved_tensor, doc="The same (torch's spelling).")
 
     def mark_constant(self, *tensors: Tensor) -> None:
         """State that saved tensors do not depend on the differentiable inputs (masks, tables)."""
@@ -221,17 +225,16 @@ class Context:
         `outputs` has None for inputs that were returned but not written; `fresh` says that no input
         is among them.
         """
-        self._ctx_node = weakref.ref(node)
-        given = self._ctx_given
+        self._ctx_node = ref(node)
         names = self._ctx_tensor_attributes() if self.__dict__ else ()
-        if not given and not names:
+        if self._ctx_saved is _NOTHING_SAVED and not names:
             return NOTHING_KEPT
-        if fresh and not names and len(given) == len(inputs) and all(map(is_, given, inputs)):
-            kept: Kept = (self._ctx_records, range(len(given)), _NONE, self._ctx_tree, {})
-        else:
-            kept = self._ctx_keep(_places(inputs, outputs), names)
-        self._ctx_given = self._ctx_records = ()
-        return kept
+        given, records, tree = self._ctx_saved
+        is_usual = fresh and tree is None and not names and len(given) == len(inputs)
+        if is_usual and all(map(is_, given, inputs)):
+            self._ctx_saved = _NOTHING_SAVED
+            return records, None, _NONE, None, {}
+        return self._ctx_keep(_places(inputs, outputs), names)
 
     def _ctx_keep(self, places: dict[int, int], names: Sequence[str]) -> Kept:
         """Return what a node keeps, given the places of inputs and outputs by id."""
@@ -245,9 +248,11 @@ class Context:
         attributes = {name: tree_map(keep, self.__dict__.pop(name)) for name in names}
         if attributes:
             self.__class__ = _recovering(type(self))
-        given = [id(tensor) for tensor in self._ctx_given]
-        stated = {i for i, tensor in enumerate(given) if tensor in constants}
-        return self._ctx_records, [places.get(i) for i in given], stated, self._ctx_tree, attributes
+        given, records, tree = self._ctx_saved
+        self._ctx_saved = _NOTHING_SAVED
+        where = [places.get(id(tensor)) for tensor in given]
+        stated = {i for i, tensor in enumerate(given) if id(tensor) in constants}
+        return records, where, stated, tree, attributes
 
     def _ctx_mark(self, what: str, tensors: tuple[Tensor, ...]) -> None:
         marked = getattr(self._ctx_marks, what) + tensors
@@ -351,6 +356,13 @@ def _recovered(
     return recover(known, node, node.edges[place], what)
 
 
+def _recovered_at(index: int, node: GradNode, kept: Kept) -> Tensor | None:
+    """Return what the `index`-th tensor given to `save_for_backward` was."""
+    records, places, constants, _, _ = kept
+    record, place = records[index], index if places is None else places[index]
+    return None if record is None else _recovered(node, index, record, place, index in constants)
+
+
 @functools.cache
 def _recovering(kind: type[Context]) -> type[Context]:
     """Return the class of a ctx with attributes that hold tensors.
@@ -385,11 +397,7 @@ _UNKNOWN: Final = (
 def _kept(tensor: Tensor) -> SavedTensor:
     """Return what is kept of a tensor, by way of a pack hook if there is one."""
     record = save(tensor)
-    return record if isinstance(record, PackedTensor) else (*record, weakref.ref(tensor))
-
-
-def _as_given(flat: Sequence[Any], tree: TreeDef | None) -> tuple[Any, ...]:
-    return tuple(flat) if tree is None else unflatten(tree, iter(flat))
+    return record if isinstance(record, PackedTensor) else (*record, ref(tensor))
 
 
 # ---------------------------------------------------------------------- arguments

@@ -28,7 +28,7 @@ from ..tensor.grad_meta import (
     new_meta,
 )
 from ..tensor.tensor import Tensor, alias_of, join_family
-from .context import UNMARKED, PyLayerContext
+from .context import PyLayerContext
 from .family import check_write, rebase
 from .layer_facts import LayerFacts, plain_arguments
 from .returned import Argument, structure_of
@@ -39,8 +39,6 @@ __all__ = [
     "as_seen_below",
     "bump_dirty",
     "check_outputs",
-    "is_plain",
-    "layer_output",
     "rebuilt",
     "record_outputs",
 ]
@@ -78,27 +76,6 @@ class LayerCall:
         self.edges = edges
         self.inputs = inputs
         self.versions = versions
-
-
-def is_plain(ctx: PyLayerContext, result: Any) -> bool:
-    """Return whether forward gave one inexact tensor, and marked nothing."""
-    if type(result) is not Tensor or result.array.dtype.kind not in "fcV":
-        return False
-    marks = ctx._ctx_marks
-    return marks is UNMARKED or not (marks.dirty or marks.undifferentiable)
-
-
-def layer_output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> Tensor:
-    """Return a handle of its own for a fresh output."""
-    array = made.array
-    output: Tensor = _new(Tensor)
-    output.array = array
-    output._keys = made._keys & ~VIEW | AUTOGRAD
-    output._storage = made._storage
-    output._view = None
-    dtype = array.dtype if ctx.grad_in_dtype_consistent else None
-    output.autograd_meta = new_meta(node, position, array.shape, dtype)
-    return output
 
 
 def as_seen_below(facts: LayerFacts, made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
@@ -197,12 +174,21 @@ def _fresh(
     other.
     """
     seen = as_seen_below(call.facts, made, call.inputs) if made._keys & INTERPRETER else made
-    handle = layer_output(ctx, seen, node, position)
+    handle = alias_of(seen, seen.array)
+    handle.autograd_meta = _output_meta(ctx, made, node, position)
+    handle._keys |= AUTOGRAD
     base = next((t for t in call.inputs if t._storage is made._storage), None)
     if base is not None:
         handle._view = ViewRecord(join_family(base), opaque=call.facts.title)
         handle._keys |= VIEW
     return handle
+
+
+def _output_meta(
+    ctx: PyLayerContext, made: Tensor, node: GradNode, position: int
+) -> AutogradMeta:
+    dtype = made.dtype if ctx.grad_in_dtype_consistent else None
+    return new_meta(node, position, made.shape, dtype)
 
 
 def _rewritten(
@@ -216,8 +202,7 @@ def _rewritten(
             "  return a new tensor from forward, or make it an operator with register_autograd"
         )
     before = written.autograd_meta
-    dtype = written.dtype if ctx.grad_in_dtype_consistent else None
-    meta = new_meta(node, position, written.shape, dtype)
+    meta = _output_meta(ctx, written, node, position)
     if before is not None and before.retained is not None:
         move_retained(meta, before)
     written.autograd_meta = meta
@@ -295,4 +280,5 @@ def bump_dirty(ctx: PyLayerContext, inputs: Sequence[Tensor], versions: list[int
                 storage.version += 1
                 storage.writer = ctx._ctx_title
                 if any(tensor is early for early in ctx._ctx_marks.early):
-                    ctx._ctx_records = [moved_on(record, storage) for record in ctx._ctx_records]
+                    given, records, tree = ctx._ctx_saved
+                    ctx._ctx_saved = given, [moved_on(r, storage) for r in records], tree

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Sequence
+from itertools import compress
+from operator import attrgetter
+from sys import getrefcount
 from typing import Any, ClassVar, Final, TypeVar
 
 from .. import _state
@@ -25,6 +27,7 @@ from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor, alias_of
 from .context import UNMARKED, Context, PyLayerContext
 from .family import refresh_for_use
+from .gradients import UNSHARED
 from .guard import guard
 from .layer_facts import LayerFacts
 from .layer_outputs import (
@@ -32,8 +35,6 @@ from .layer_outputs import (
     as_seen_below,
     bump_dirty,
     check_outputs,
-    is_plain,
-    layer_output,
     rebuilt,
     record_outputs,
 )
@@ -43,7 +44,8 @@ from .returned import Argument, needs_of, structure_of
 __all__ = ["PyLayer", "PyLayerContext", "once_differentiable"]
 
 _new: Final = object.__new__
-_version_of: Final = operator.attrgetter("version")
+_storage_of: Final = attrgetter("_storage")
+_version_of: Final = attrgetter("version")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -110,35 +112,31 @@ class PyLayer:
         if facts is None or facts.layer is not cls or facts.forward != cls.forward:
             facts = cls._oplib_facts = LayerFacts(cls)
         state = _state.current()
-        plain = len(args) == facts.plain_count and not kwargs and not state.include & AUTOCAST
-        if not plain or not state.mask & AUTOGRAD:
+        short = not kwargs and len(args) == facts.plain_count and not state.include & AUTOCAST
+        if not short or not state.mask & AUTOGRAD:
             return _apply_any(facts, args, kwargs, state)
-        edges: list[AutogradMeta | None] = []
-        needs: list[bool] = []
-        storages: list[Storage] = []
-        versions: list[int] = []
+        metas: list[AutogradMeta | None] = []
+        tensors = None
         for value in args:
             if type(value) is Tensor:
                 if value._keys & VIEW:
                     refresh_for_use(value)
-                meta = value.autograd_meta if value._keys & AUTOGRAD else None
-                storage = value._storage
-                edges.append(meta)
-                needs.append(meta is not None)
-                storages.append(storage)
-                versions.append(storage.version)
+                metas.append(value.autograd_meta if value._keys & AUTOGRAD else None)
             elif isinstance(value, list | tuple | dict):
                 return _apply_any(facts, args, kwargs, state)
             else:
-                needs.append(False)
-        if True not in needs:
+                metas.append(None)
+                tensors = ()
+        if not any(metas):
             return _apply_any(facts, args, kwargs, state)
+        needs = tuple(map(bool, metas))
         inputs: Sequence[Tensor] = args
-        tensors = None
-        if len(edges) != len(args):
+        if tensors is not None:
             tensors = tuple([type(value) is Tensor for value in args])
-            inputs = [value for value in args if type(value) is Tensor]
-        ctx = PyLayerContext(facts.title, tuple(needs))
+            inputs, metas = list(compress(args, tensors)), list(compress(metas, tensors))
+        storages = list(map(_storage_of, inputs))
+        versions = list(map(_version_of, storages))
+        ctx = PyLayerContext(facts.title, needs)
         _state.set_state(grad_off(state))
         try:
             result = facts.forward(ctx, *args)
@@ -148,23 +146,34 @@ class PyLayer:
         finally:
             _state.set_state(state)
         if (
-            not is_plain(ctx, result)
+            type(result) is not Tensor
+            or ctx._ctx_marks is not UNMARKED
             or result._storage in storages
             or list(map(_version_of, storages)) != versions
+            or (array := result.array).dtype.kind not in "fcV"
         ):
-            call = LayerCall(facts, tensors, None, tuple(edges), inputs, versions)
+            call = LayerCall(facts, tensors, None, tuple(metas), inputs, versions)
             return record_outputs(call, ctx, result)
         node: GradNode = _new(GradNode)
         node.kind = facts.kind
-        node.edges = tuple(edges)
+        node.edges = tuple(metas)
         node.hooks = None
-        array = result.array
-        node.shapes = array.shape
-        node.dtypes = array.dtype
+        meta = _new(AutogradMeta)
+        meta.grad_node = node
+        meta.position = 0
+        meta.retained = None
+        meta.shape = node.shapes = array.shape
+        meta.dtype = node.dtypes = array.dtype
+        if not ctx.grad_in_dtype_consistent:
+            meta.dtype = None
         node.saved = (ctx, tensors, ctx._ctx_attach(node, inputs, (result,), fresh=True))
         if result._keys & INTERPRETER:
             result = as_seen_below(facts, result, inputs)
-        return layer_output(ctx, result, node, 0)
+        if getrefcount(result) != UNSHARED or result._view is not None:
+            result = alias_of(result, result.array)  # somebody else holds that handle
+        result.autograd_meta = meta
+        result._keys |= AUTOGRAD
+        return result
 
 
 # ---------------------------------------------------------------------- any call

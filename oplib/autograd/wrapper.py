@@ -27,7 +27,6 @@ from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = [
-    "KEPT_KEYS",
     "PackedTensor",
     "Record",
     "TensorWrapper",
@@ -41,7 +40,7 @@ __all__ = [
 ]
 
 _new: Final = object.__new__
-KEPT_KEYS: Final = ~(AUTOGRAD | VIEW)
+_KEPT: Final = ~(AUTOGRAD | VIEW)
 
 
 class TensorWrapper(NamedTuple):
@@ -81,7 +80,7 @@ def save(tensor: Tensor) -> Record:
         pack, unpack = state.config["saved_tensors_hooks"]
         return _pack(tensor, pack, unpack)
     storage = tensor._storage
-    return TensorWrapper(tensor.array, storage, storage.version, tensor._keys & KEPT_KEYS)
+    return TensorWrapper(tensor.array, storage, storage.version, tensor._keys & _KEPT)
 
 
 def save_optional(tensor: Tensor | None) -> Record | None:
@@ -95,7 +94,7 @@ def save_copy(tensor: Tensor) -> Record:
     if type(array) is np.ndarray:  # no operator call, so that a mode sees the user's call only
         return save(tensor_from_result(array.copy(order="K")))
     state = _state.current()
-    plain = _handle(array, tensor._keys & KEPT_KEYS, tensor._storage)
+    plain = _handle(array, tensor._keys & _KEPT, tensor._storage)
     with _state.enter(state.replace(handled=state.handled | AUTOGRAD | VIEW)):
         copied = clone(plain)
     return save(copied)
@@ -113,7 +112,7 @@ def _handle(array: Any, keys: int, storage: Storage) -> Tensor:
 
 def _pack(tensor: Tensor, pack: Any, unpack: Any) -> PackedTensor:
     """Let a pack hook keep the value its own way; it gets a handle without history, grad off."""
-    plain = _handle(tensor.array, tensor._keys & KEPT_KEYS, tensor._storage)
+    plain = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
     record = PackedTensor(plain, None, unpack)
     state = _state.current()
     outer = state.replace(user=state.user & ~AUTOGRAD, include=state.include & ~SAVED_TENSOR_HOOKS)
@@ -156,7 +155,7 @@ def recover(record: Record, node: GradNode, meta: AutogradMeta | None, what: str
         array, storage, version, keys = record
         if storage.version != version:
             raise overwritten(storage, version, node, what)
-        tensor = _handle(array, keys, storage)
+        tensor = _handle(array, keys & _KEPT, storage)
     if meta is not None:
         tensor.autograd_meta = meta
         tensor._keys |= AUTOGRAD
@@ -189,7 +188,7 @@ def _unpack(record: PackedTensor, node: GradNode, what: str) -> Tensor:
         )
     if tensor._storage is record.storage and record.storage.version != record.version:
         raise overwritten(record.storage, record.version, node, what)
-    return _handle(tensor.array, tensor._keys & KEPT_KEYS, tensor._storage)
+    return _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
 
 
 def overwritten(storage: Storage, version: int, node: GradNode, what: str) -> AutogradError:
