@@ -1,51 +1,33 @@
 """`PyLayer`: a forward and a backward function written by hand, recorded as one node.
 
-``apply`` runs forward once with grad off and turns what it returned into outputs of a `GradNode`. A
-PyLayer is not an operator: interpreters see the operators that its forward calls. Plain calls
-(tensors as direct arguments, one fresh tensor returned) take a short way through ``apply``;
-everything else goes through `_apply_any` and `record_outputs`.
+A PyLayer is not an operator: interpreters see the operators that its forward calls. Plain calls
+(tensors as direct arguments, one fresh tensor returned) run a plan generated for the class;
+everything else goes through `apply_any`.
 
-Imports floors 0 to 4, `layer_facts.py`, `layer_outputs.py`, `context.py`, `guard.py`, `modes.py`.
+Imports floors 0 to 4, `layer_plan.py`, `layer_outputs.py`, `context.py`, `guard.py`, `modes.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Sequence
-from itertools import compress
-from operator import attrgetter
-from sys import getrefcount
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeVar
 
 from .. import _state
-from ..dispatch.keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
+from ..dispatch.keys import AUTOGRAD
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
-from ..tensor.grad_meta import AutogradMeta, GradNode
-from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor, alias_of
-from .context import UNMARKED, Context, PyLayerContext
-from .family import refresh_for_use
-from .gradients import UNSHARED
+from .context import Context, PyLayerContext
 from .guard import guard
 from .layer_facts import LayerFacts
-from .layer_outputs import (
-    LayerCall,
-    as_seen_below,
-    bump_dirty,
-    check_outputs,
-    rebuilt,
-    record_outputs,
-)
+from .layer_outputs import rebuilt
+from .layer_plan import apply_any, facts_of
 from .modes import grad_off
-from .returned import Argument, needs_of, structure_of
+from .returned import structure_of
 
 __all__ = ["PyLayer", "PyLayerContext", "once_differentiable"]
 
-_new: Final = object.__new__
-_storage_of: Final = attrgetter("_storage")
-_version_of: Final = attrgetter("version")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -110,136 +92,10 @@ class PyLayer:
         """
         facts = cls._oplib_facts
         if facts is None or facts.layer is not cls or facts.forward != cls.forward:
-            facts = cls._oplib_facts = LayerFacts(cls)
-        state = _state.current()
-        short = not kwargs and len(args) == facts.plain_count and not state.include & AUTOCAST
-        if not short or not state.mask & AUTOGRAD:
-            return _apply_any(facts, args, kwargs, state)
-        metas: list[AutogradMeta | None] = []
-        tensors = None
-        for value in args:
-            if type(value) is Tensor:
-                if value._keys & VIEW:
-                    refresh_for_use(value)
-                metas.append(value.autograd_meta if value._keys & AUTOGRAD else None)
-            elif isinstance(value, list | tuple | dict):
-                return _apply_any(facts, args, kwargs, state)
-            else:
-                metas.append(None)
-                tensors = ()
-        if not any(metas):
-            return _apply_any(facts, args, kwargs, state)
-        needs = tuple(map(bool, metas))
-        inputs: Sequence[Tensor] = args
-        if tensors is not None:
-            tensors = tuple([type(value) is Tensor for value in args])
-            inputs, metas = list(compress(args, tensors)), list(compress(metas, tensors))
-        storages = list(map(_storage_of, inputs))
-        versions = list(map(_version_of, storages))
-        ctx = PyLayerContext(facts.title, needs)
-        _state.set_state(grad_off(state))
-        try:
-            result = facts.forward(ctx, *args)
-        except BaseException:
-            bump_dirty(ctx, inputs, versions)
-            raise
-        finally:
-            _state.set_state(state)
-        if (
-            type(result) is not Tensor
-            or ctx._ctx_marks is not UNMARKED
-            or result._storage in storages
-            or list(map(_version_of, storages)) != versions
-            or (array := result.array).dtype.kind not in "fcV"
-        ):
-            call = LayerCall(facts, tensors, None, tuple(metas), inputs, versions)
-            return record_outputs(call, ctx, result)
-        node: GradNode = _new(GradNode)
-        node.kind = facts.kind
-        node.edges = tuple(metas)
-        node.hooks = None
-        meta = _new(AutogradMeta)
-        meta.grad_node = node
-        meta.position = 0
-        meta.retained = None
-        meta.shape = node.shapes = array.shape
-        meta.dtype = node.dtypes = array.dtype
-        if not ctx.grad_in_dtype_consistent:
-            meta.dtype = None
-        node.saved = (ctx, tensors, ctx._ctx_attach(node, inputs, (result,), fresh=True))
-        if result._keys & INTERPRETER:
-            result = as_seen_below(facts, result, inputs)
-        if getrefcount(result) != UNSHARED or result._view is not None:
-            result = alias_of(result, result.array)  # somebody else holds that handle
-        result.autograd_meta = meta
-        result._keys |= AUTOGRAD
-        return result
-
-
-# ---------------------------------------------------------------------- any call
-
-
-def _apply_any(
-    facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any], state: _state.State
-) -> Any:
-    """Run any call: containers, keywords, nothing to record, autocast, ``setup_context``."""
-    inputs: list[Tensor] = []
-    bound = _bound(facts, args, kwargs)
-    arguments = [Argument(name, value, inputs) for name, value in bound]
-    for tensor in inputs:
-        refresh_for_use(tensor)
-    recording = state.mask & AUTOGRAD
-    edges = tuple([t.autograd_meta if recording and t._keys & AUTOGRAD else None for t in inputs])
-    needed = iter([edge is not None for edge in edges])
-    needs = tuple([needs_of(argument.structure, needed) for argument in arguments])
-    ctx = PyLayerContext(facts.title, needs, any(edge is not None for edge in edges))
-    if state.include & AUTOCAST:
-        ctx._ctx_marks = UNMARKED._replace(autocast=state.config.get("autocast"))
-    versions = [tensor._storage.version for tensor in inputs]
-    _state.set_state(grad_off(state))
-    try:
-        if facts.setup is None:
-            result = facts.forward(ctx, *args, **kwargs)
-        else:
-            result = facts.forward(*args, **kwargs)
-            facts.setup(ctx, tuple([value for _, value in bound]), result)
-    except BaseException:
-        bump_dirty(ctx, inputs, versions)
-        raise
-    finally:
-        _state.set_state(state)
-    if ctx._ctx_recording:
-        return record_outputs(
-            LayerCall(facts, None, arguments, edges, inputs, versions), ctx, result
-        )
-    outputs: list[Tensor] = []
-    structure_of(result, outputs)
-    check_outputs(facts, ctx, result, outputs)
-    bump_dirty(ctx, inputs, versions)
-    return result
-
-
-def _bound(
-    facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[str, Any]]:
-    """Return (name, value) of every argument in signature order, defaults filled in."""
-    try:
-        bound = facts.signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(
-            f"{facts.layer.__name__}.apply: {error}\n  signature  forward{facts.signature}"
-        ) from None
-    bound.apply_defaults()
-    found: list[tuple[str, Any]] = []
-    for name, value in bound.arguments.items():
-        kind = facts.signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            found += [(f"{name}[{i}]", element) for i, element in enumerate(value)]
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            found += value.items()
-        else:
-            found.append((name, value))
-    return found
+            facts = cls._oplib_facts = facts_of(cls)
+        if kwargs or len(args) != facts.plain_count:
+            return apply_any(facts, args, kwargs)
+        return facts.plan(*args)
 
 
 # ---------------------------------------------------------------------- first order only
