@@ -83,9 +83,11 @@ class Marks(NamedTuple):
 
 UNMARKED: Final = Marks()
 
-_NOTHING_SAVED: Final[
-    tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]
-] = ((), [], None)
+_NOTHING_SAVED: Final[tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]] = (
+    (),
+    [],
+    None,
+)
 """The tensors given to `save_for_backward`, their records, and how they were nested."""
 
 _NO_EDGE: Final = object()
@@ -176,8 +178,12 @@ class Context:
         if self._ctx_node is None:
             given, _, tree = self._ctx_saved
             return tuple(given) if tree is None else unflatten(tree, iter(given))
-        node, kept = self._ctx_kept("the saved tensors")
-        records, places, constants, tree, _ = kept
+        node = self._ctx_node()
+        saved = None if node is None else node.saved
+        if node is None or saved is None:
+            raise _freed("the saved tensors", node)
+        kept: Kept = saved[-1]
+        records, places, _, tree, _ = kept
         edges: Sequence[Any] = node.edges
         if places is not None:
             edges = [_NO_EDGE if place is None or place < 0 else edges[place] for place in places]
@@ -186,10 +192,14 @@ class Context:
             if type(record) is tuple:
                 array, storage, version, _, handle = record
                 own = handle()
-                if own is not None and own.array is array and storage.version == version:
-                    if (own.autograd_meta if own._keys & AUTOGRAD else None) is edge:
-                        found.append(own)  # the caller's own object, which still is what was saved
-                        continue
+                if (
+                    own is not None
+                    and own.array is array
+                    and storage.version == version
+                    and (own.autograd_meta if own._keys & AUTOGRAD else None) is edge
+                ):
+                    found.append(own)  # the caller's own object, which still is what was saved
+                    continue
             found.append(_recovered_at(len(found), node, kept))
         return tuple(found) if tree is None else unflatten(tree, iter(found))
 
@@ -275,19 +285,6 @@ class Context:
             if any(type(leaf) is Tensor for leaf in leaves(value))
         ]
 
-    def _ctx_kept(self, what: str) -> tuple[GradNode, Kept]:
-        """Return the node of the call and what it keeps, or raise if it was released."""
-        node = None if self._ctx_node is None else self._ctx_node()
-        saved = None if node is None else node.saved
-        if node is None or saved is None:
-            name = "this call" if node is None else node.name()
-            raise AutogradError(
-                f"{what} of {name} were freed when the graph was released\n"
-                "  pass retain_graph=True to the first backward"
-            )
-        kept: Kept = saved[-1]
-        return node, kept
-
 
 class OperatorContext(Context):
     """The ctx of ``setup_context`` and ``backward`` of an operator."""
@@ -364,7 +361,7 @@ def _recovered_at(index: int, node: GradNode, kept: Kept) -> Tensor | None:
 
 
 @functools.cache
-def _recovering(kind: type[Context]) -> type[Context]:
+def _recovering(kind: Any) -> Any:
     """Return the class of a ctx with attributes that hold tensors.
 
     Others go without ``__getattr__``, which would make every access to a ctx several times slower.
@@ -375,8 +372,11 @@ def _recovering(kind: type[Context]) -> type[Context]:
 
 def _recovered_attribute(self: Context, name: str) -> Any:
     """Return an attribute that holds tensors of the call, recovered."""
-    node, kept = self._ctx_kept(f"ctx.{name}")
-    attributes = kept[-1]
+    node = None if self._ctx_node is None else self._ctx_node()
+    saved = None if node is None else node.saved
+    if node is None or saved is None:
+        raise _freed(f"ctx.{name}", node)
+    attributes = saved[-1][-1]
     if name not in attributes:
         raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
 
@@ -398,6 +398,14 @@ def _kept(tensor: Tensor) -> SavedTensor:
     """Return what is kept of a tensor, by way of a pack hook if there is one."""
     record = save(tensor)
     return record if isinstance(record, PackedTensor) else (*record, ref(tensor))
+
+
+def _freed(what: str, node: GradNode | None) -> AutogradError:
+    name = "this call" if node is None else node.name()
+    return AutogradError(
+        f"{what} of {name} were freed when the graph was released\n"
+        "  pass retain_graph=True to the first backward"
+    )
 
 
 # ---------------------------------------------------------------------- arguments

@@ -161,7 +161,10 @@ def _loop(
     if is_chain:
         ((meta, seed),) = roots
         holder = _holder(meta.grad_node, 0)
-        holder.add(meta.position, seed)
+        if holder.buffer is None:
+            holder.buffer = seed
+        else:
+            holder.buffer[meta.position] = seed
         ready = deque((holder,))
     else:
         ready = _counted_roots(roots, holders, targets)

@@ -28,7 +28,7 @@ from ..errors import AutogradError
 from ..prims import add, cast, clone, new_full, real, sum_to
 from ..shapes import broadcast_shapes
 from ..tensor.grad_meta import AccumulationNode, GradNode
-from ..tensor.tensor import Tensor, tensor_from_result
+from ..tensor.tensor import Tensor, tensor_from_result, weak_scalar
 
 __all__ = [
     "PLACE",
@@ -77,13 +77,16 @@ def add_into(total: Tensor, gradient: Tensor) -> bool:
     return False
 
 
-def _references_to_a_local() -> int:
-    value = object()
-    return getrefcount(value)
+def _reference_counts() -> tuple[int, int]:
+    tensor = weak_scalar(0.0)
+    return getrefcount(tensor), getrefcount(tensor.array)
 
 
-UNSHARED: Final = _references_to_a_local()
+_COUNTS: Final = _reference_counts()
+UNSHARED: Final = _COUNTS[0]
 """What `sys.getrefcount` says of an object that only one local variable holds."""
+_IN_ATTRIBUTE: Final = _COUNTS[1]
+"""The same for one that only an attribute holds."""
 
 
 def is_only_owner(gradient: Tensor) -> bool:
@@ -91,10 +94,9 @@ def is_only_owner(gradient: Tensor) -> bool:
 
     Views, exported buffers and saved values hold a reference to the array.
     """
-    array = gradient.array
-    if gradient._keys != CPU or getrefcount(array) != UNSHARED + 1:
+    if gradient._keys != CPU or getrefcount(gradient.array) != _IN_ATTRIBUTE:
         return False
-    flags = array.flags
+    flags = gradient.array.flags
     return bool(flags.owndata and flags.carray)
 
 

@@ -184,9 +184,7 @@ def _fresh(
     return handle
 
 
-def _output_meta(
-    ctx: PyLayerContext, made: Tensor, node: GradNode, position: int
-) -> AutogradMeta:
+def _output_meta(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> AutogradMeta:
     dtype = made.dtype if ctx.grad_in_dtype_consistent else None
     return new_meta(node, position, made.shape, dtype)
 

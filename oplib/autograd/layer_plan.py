@@ -97,7 +97,7 @@ def _plan(
         f"        return _op_any(_op_facts, {args}, {{}})",
         *[f"    _op_s_{x} = {x}._storage; _op_v_{x} = _op_s_{x}.version" for x in given],
         "    _op_ctx = _op_Context(_op_title, _op_needs)",
-        "    _op_set_state(_op_grad_off(_op_state))",
+        "    _op_set_state(_op_off if _op_state is _op_default else _op_grad_off(_op_state))",
         "    try:",
         f"        _op_out = _op_forward({', '.join(['_op_ctx', *every])})",
         "    except BaseException:",
@@ -143,6 +143,7 @@ def _plan(
         "_op_bump": bump_dirty,
         "_op_choose": choose,
         "_op_current": _state.current,
+        "_op_default": _state.DEFAULT_STATE,
         "_op_facts": facts,
         "_op_float64": np.dtype(np.float64),
         "_op_forward": facts.forward,
@@ -150,6 +151,7 @@ def _plan(
         "_op_isinstance": isinstance,
         "_op_kind": facts.kind,
         "_op_new": object.__new__,
+        "_op_off": grad_off(_state.DEFAULT_STATE),
         "_op_other_types": (Tensor, *_CONTAINERS),
         "_op_record": record_outputs,
         "_op_references": getrefcount,
@@ -161,7 +163,8 @@ def _plan(
         "_op_type": type,
         "_op_unmarked": UNMARKED,
     }
-    return generate(facts, f"apply {tensors}", "plan", lines, names)  # type: ignore[no-any-return]
+    owner: Any = facts
+    return generate(owner, f"apply {tensors}", "plan", lines, names)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- any call
