@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import linecache
 import os
 import sys
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ __all__ = [
     "join_names",
     "short_repr",
     "shorten_path",
+    "user_line",
 ]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -106,6 +108,18 @@ def caller_frame() -> FrameType:
     while frame.f_back is not None and is_internal_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def user_line() -> str:
+    """Return ``"file.py:12: source"`` of the innermost frame outside oplib, built-ins included."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<oplib")):
+        frame = frame.f_back
+    if frame is None:  # everything on this thread is oplib's
+        return "an unknown line"
+    filename, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(filename, line, frame.f_globals).strip()
+    return f"{shorten_path(filename)}:{line}" + (f": {text}" if text else "")
 
 
 def is_internal_file(filename: str) -> bool:

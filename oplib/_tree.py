@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from ._record import record
 
 __all__ = ["TreeDef", "flatten", "leaf_paths", "leaves", "tree_map", "unflatten"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeDef:
     """The structure of one container; a leaf is ``TreeDef(None)``.
 

@@ -2,7 +2,9 @@
 
 ``with oplib.checked():``, or the environment variable ``OPLIB_CHECKED=1``. A kernel gets read-only
 arrays for arguments it does not declare written, so an undeclared write fails at its own line; what
-comes back is compared with the fake rule. It selects plans of its own and costs nothing when off.
+comes back is compared with the fake rule. Gradients that arrive at hooks and backward functions are
+read-only, and a PyLayer may use no tensor that requires grad besides its arguments. It selects
+plans of its own and costs nothing when off.
 
 Imports floors 0 to 5.
 """
@@ -26,7 +28,7 @@ from .dispatch.keys import AUTOGRAD, CHECKED, META, WEAK
 from .dispatch.lifting import tensor_leaves
 from .dispatch.operator import Operator, Plan
 from .dispatch.plan import resolve
-from .errors import DataDependentError, ReturnError
+from .errors import AutogradError, DataDependentError, ReturnError
 from .meta import FakeTensorMode
 from .tensor.tensor import Tensor
 
@@ -82,6 +84,9 @@ class _Guard:
         """Return a plan whose results are compared with the fake rule."""
 
         def compared(*args: Any) -> Any:
+            layer = _state.current().config.get("checked_layer")
+            if layer is not None and op.qualname != "std::detach":
+                _check_arguments_of_layer(op, args, *layer)
             expected = _expected(op, args)
             result = plan(*args)
             if expected is not None:
@@ -89,6 +94,20 @@ class _Guard:
             return result
 
         return compared
+
+
+def _check_arguments_of_layer(
+    op: AnyOperator, args: Sequence[Any], title: str, inputs: set[int]
+) -> None:
+    """Raise if the forward of a PyLayer uses a tensor that requires grad and is no argument."""
+    for tensor in tensor_leaves(args):
+        if tensor._keys & AUTOGRAD and id(tensor) not in inputs:
+            raise AutogradError(
+                f"{title}: forward gives {op.qualname} a tensor {tensor.describe()} that requires "
+                "grad and is no argument of the layer, so its gradient would be lost\n"
+                "  pass it to apply, or state that it is a constant: x.detach()\n"
+                "  (found by checked mode)"
+            )
 
 
 def _read_only(value: Any) -> Any:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass
+from functools import total_ordering
 from typing import Any, Final
 
 import numpy as np
 
+from ._record import record
 from ._text import did_you_mean, short_repr
 from .errors import ArgumentError
 
@@ -128,12 +129,19 @@ def is_inexact(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fc" or (dtype.kind == "V" and dtype.name in _ML_DTYPES)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@record
 class Device:
     """Where a tensor lives: a device type and an optional index; prints as ``npu:0``."""
 
     type: str
     index: int | None = None
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Device):
+            return NotImplemented
+        places = [(d.type, -1 if d.index is None else d.index) for d in (self, other)]
+        return places[0] < places[1]
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from ._record import replace
 from ._text import function_site, short_repr
 from .dispatch import ledger, registry
 from .dispatch.facets import (

@@ -42,7 +42,7 @@ Floors = tuple[tuple[Group, ...], ...]
 # Groups on one floor are siblings: they do not know each other.
 FLOORS: Floors = (
     # 0: words
-    (loose("errors _text _state _tree dtypes _dims"),),
+    (loose("_record errors _text _drawing _state _tree dtypes _dims"),),
     # 1: a language that has never heard of tensors
     (
         package(
@@ -80,8 +80,9 @@ FLOORS: Floors = (
         package("backends", "arrays entries results missing host stage numpy registration"),
         package(
             "autograd",
-            "guard modes wrapper gradients observe engine family general_grad hooks returned "
-            "context recorder general layer_facts layer_outputs pylayer stage",
+            "guard modes wrapper gradients observe anomaly engine family general_grad hooks "
+            "returned context recorder general layer_facts layer_outputs pylayer stage "
+            "backward_graph checkpoint",
         ),
         package("meta", "conversion mode context placement results stage"),
         package(
@@ -102,7 +103,8 @@ FLOORS: Floors = (
         package(
             "std",
             "declare creation elementwise comparison linalg joining reductions scan views indexing "
-            "inplace nn complex random fft",
+            "inplace nn complex masking decompositions contractions sorting fft scatter special "
+            "activations losses layers random",
         ),
     ),
     # 8: what looks at the whole
@@ -112,10 +114,12 @@ FLOORS: Floors = (
             "compare space hints report layouts vectors problem differences entries attempt "
             "consistency gradcheck memory calls sampling session prediction scenarios reproduce "
             "differentiable checks.schema checks.mutation checks.alias checks.fake "
-            "checks.determinism checks.functional checks.gradient checks opcheck",
+            "checks.determinism checks.functional checks.gradient checks opcheck "
+            "parametrize plugin",
         ),
-        loose("__main__"),
     ),
+    # 9: the command line
+    (loose("__main__"),),
 )
 
 ROOT = ""  # the name of oplib/__init__.py among the modules: the map, which may import everything

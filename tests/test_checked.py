@@ -171,3 +171,71 @@ def test_an_error_names_operator_kernel_and_rule(lib: oplib.Library) -> None:
     assert str(caught.value).startswith("c::f: the CPU kernel at ")
     assert "the fake rule at " in str(caught.value)
     assert "test_checked.py" in str(caught.value)
+
+
+class Scaled(oplib.PyLayer):
+    """x * factor, where the factor may be captured."""
+
+    factor: Any = None
+
+    @classmethod
+    def forward(cls, ctx: Any, x: Any) -> Any:
+        return x * cls.factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        grad.numpy()[...] = 7.0
+        return grad
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_layer_that_uses_a_parameter_it_was_not_given_is_found(tracked: bool) -> None:
+    x = oplib.ones(2).requires_grad_(tracked)
+    Scaled.factor = oplib.ones(2, requires_grad=True)
+    Scaled.apply(x)
+    with (
+        oplib.checked(),
+        pytest.raises(oplib.AutogradError, match=r"PyLayer Scaled: .* std::mul .* would be lost"),
+    ):
+        Scaled.apply(x)
+    with oplib.checked(), oplib.no_grad():
+        Scaled.apply(x)
+    Scaled.factor = Scaled.factor.detach()
+    with oplib.checked():
+        assert Scaled.apply(x).tolist() == [1.0, 1.0]
+
+
+def test_a_layer_may_detach_a_parameter_and_use_its_arguments() -> None:
+    w = oplib.tensor([3.0], requires_grad=True)
+
+    class Uses(oplib.PyLayer):
+        @staticmethod
+        def forward(ctx: Any, x: Any, rest: list[Any]) -> Any:
+            return x * w.detach() + rest[0]
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * w.detach(), [grad]
+
+    with oplib.checked():
+        y = oplib.ones(1, requires_grad=True)
+        Uses.apply(y, [w]).backward()
+    assert (y.grad.tolist(), w.grad.tolist()) == ([3.0], [1.0])
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_gradient_that_arrives_cannot_be_written_through_numpy(create_graph: bool) -> None:
+    x = oplib.ones(2, requires_grad=True)
+    Scaled.factor = 2.0
+    y = x * 1
+    with oplib.checked():
+        out = (Scaled.apply(y) + y).sum()
+        with pytest.raises(ValueError, match="read-only"):
+            out.backward(retain_graph=True, create_graph=create_graph)
+        handle = y.register_hook(lambda grad: grad.numpy().fill(3.0))
+        with pytest.raises(ValueError, match="read-only"):
+            oplib.grad((y * 2).sum(), x, create_graph=create_graph)
+        handle.remove()
+        (g,) = oplib.grad((y * y * y).sum(), x, create_graph=True)
+        assert oplib.grad(g.sum(), x)[0].tolist() == [6.0, 6.0]
+        assert x.grad is None

@@ -257,7 +257,8 @@ class Context:
 
         attributes = {name: tree_map(keep, self.__dict__.pop(name)) for name in names}
         if attributes:
-            self.__class__ = _recovering(type(self))
+            kind: Any = type(self)
+            self.__class__ = _recovering(kind)
         given, records, tree = self._ctx_saved
         self._ctx_saved = _NOTHING_SAVED
         where = [places.get(id(tensor)) for tensor in given]

@@ -6,7 +6,7 @@ breadth first. Accumulation nodes go to the front of the queue, so a leaf's grad
 early as possible. Saved values and gradients are freed node by node. Everything is iterative and
 belongs to one `run`: nothing is global, runs nest, and threads do not meet except at a leaf.
 
-Imports floors 0 to 4, `gradients.py`, `observe.py`. Read next: `general_grad.py`.
+Imports floors 0 to 4, `gradients.py`, `observe.py`, `anomaly.py`. Read next: `general_grad.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from sys import getrefcount
 from typing import Any, Final
 
 from .. import _state
-from ..dispatch.keys import AUTOCAST, AUTOGRAD
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, CHECKED
 from ..errors import AutogradError
 from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGradNode
 from ..tensor.tensor import Tensor
+from .anomaly import checked_for_anomaly, watch
 from .gradients import (
     PLACE,
     UNSHARED,
@@ -33,10 +34,11 @@ from .gradients import (
     fit,
     is_only_owner,
     owned_copy,
+    read_only,
 )
 from .observe import observe, run_posthooks, run_prehooks
 
-__all__ = ["GradTensorHolder", "Targets", "in_topological_order", "run"]
+__all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order", "run"]
 
 _new: Final = object.__new__
 _leaf_lock: Final = threading.Lock()
@@ -122,6 +124,15 @@ class Targets:
         return bool(self.cut) and (edge.grad_node, edge.position) in self.cut
 
 
+class Run:
+    """One backward run, as code inside of it finds it."""
+
+    __slots__ = ("__weakref__", "final_hooks")
+
+    def __init__(self) -> None:
+        self.final_hooks: list[dict[int, Callable[[], Any]]] = []
+
+
 def run(
     roots: Sequence[tuple[AutogradMeta, Tensor]],
     retain_graph: bool,
@@ -133,23 +144,23 @@ def run(
     Without `targets` (those of `oplib.grad`) gradients accumulate into leaves.
     """
     outer = _state.current()
-    final_hooks: list[Callable[[], Any]] = []
-    config: dict[str, Any] = {"final_hooks": final_hooks}
+    this = Run()
+    config: dict[str, Any] = {"backward_run": this}
     if outer.config:
         config = {**outer.config, **config}
-        waiting = outer.config.get("final_hooks")
-        if type(waiting) is tuple:
-            final_hooks += waiting
+        if "final_hooks" in config:
+            this.final_hooks += config.pop("final_hooks")
             outer = outer.with_config(final_hooks=None)
-    # Grad mode is as asked for, autocast off; hooks find the list of final hooks.
+    # Grad mode is as asked for, autocast is off, and code inside finds the run.
     user = outer.user | AUTOGRAD if create_graph else outer.user & ~AUTOGRAD
     _state.set_state(outer.replaced(outer.include & ~AUTOCAST, user, config))
     try:
         _loop(roots, retain_graph, targets)
     finally:
         _state.set_state(outer)
-    for hook in final_hooks:
-        hook()
+    for table in this.final_hooks:
+        for key in list(table):
+            table.pop(key)()
 
 
 def _loop(
@@ -157,7 +168,7 @@ def _loop(
 ) -> None:
     """Run every node. This is the hot path: the common node is handled without a call."""
     holders: dict[Node, GradTensorHolder] = {}
-    is_chain = len(roots) == 1
+    is_chain = len(roots) == 1 and not _state.current().include & (ANOMALY | CHECKED)
     if is_chain:
         ((meta, seed),) = roots
         holder = _holder(meta.grad_node, 0)
@@ -182,7 +193,7 @@ def _loop(
                 continue
             if targets is not None and node not in targets.executed:
                 continue
-            held, holder.buffer = holder.buffer, None
+            held, holder.buffer, holder.own = holder.buffer, None, None
             saved = node.saved
             if saved is None:
                 raise _released(node)
@@ -241,9 +252,12 @@ def _loop(
 def _observed(node: Node, held: Any, targets: Targets | None) -> Any:
     """Run tensor hooks, keep retained gradients, and capture targets of `oplib.grad`."""
     gradients = held if type(held) is list else [held]
+    checked = _state.current().include & CHECKED
     for position, gradient in enumerate(gradients):
         if gradient is None:
             continue
+        if checked:
+            gradients[position] = gradient = read_only(gradient)
         if node.hooks is not None:
             _check_unwritten(node, gradient)
             gradient = observe(node, node.hooks, position, gradient)
@@ -271,6 +285,8 @@ def _counted_roots(
         holder.add(meta.position, seed)
     starts = list(holders.values())
     _count(holders, targets)
+    if _state.current().include & (ANOMALY | CHECKED):
+        watch(holders)
     return deque([holder for holder in starts if not holder.waiting])
 
 
@@ -305,8 +321,11 @@ def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
         incoming = run_prehooks(node, hooks, incoming)
     passed = incoming if type(held) is list else incoming[0]
     outgoing: Iterable[Any] = node.kind.backward(node, saved, passed)
-    if hooks is not None and hooks.post:
-        outgoing = run_posthooks(node, hooks, outgoing, incoming)
+    if hooks is not None:
+        if hooks.post:
+            outgoing = run_posthooks(node, hooks, outgoing, incoming)
+        if _state.current().include & ANOMALY:
+            outgoing = checked_for_anomaly(node, saved, incoming, outgoing)
     return outgoing
 
 
@@ -343,7 +362,7 @@ def _accumulate(node: AccumulationNode, holder: GradTensorHolder) -> None:
     The sum is made outside of the lock, because an operator of some backend may compute it; it is
     stored if no other thread stored one meanwhile.
     """
-    gradient, holder.buffer = holder.buffer, None
+    gradient, holder.buffer, holder.own = holder.buffer, None, None
     if gradient._storage.version:
         raise _overwritten(node)
     if gradient._keys & PLACE != node.keys or node.level:

@@ -13,6 +13,7 @@ Imports floors 0 to 4, `wrapper.py`, `engine.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +37,7 @@ from ..prims import (
 )
 from ..schema import TensorType
 from ..tensor.addressing import Address, address_in, geometry_of, real_parts
-from ..tensor.geometry import self_overlap
+from ..tensor.geometry import overlap, self_overlap
 from ..tensor.grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -62,6 +63,8 @@ def refresh(tensor: Tensor) -> None:
     if record is None or record.epoch == record.family.epoch or record.opaque:
         return
     family = record.family
+    if family.overwritten:
+        return
     record.epoch = family.epoch
     before = tensor.autograd_meta
     if tensor.array is family.root_array:
@@ -84,6 +87,12 @@ def refresh_for_use(tensor: Tensor) -> None:
     """
     refresh(tensor)
     record = tensor._view
+    if record is not None and record.family.overwritten and _state.current().mask & AUTOGRAD:
+        raise AliasError(
+            f"this tensor's memory was written by {record.family.overwritten} through another "
+            "tensor, which has a history; using it here would treat its value as a constant\n"
+            "  use that tensor, or say that it is a constant: x.detach()"
+        )
     stale = record is not None and record.epoch != record.family.epoch
     if stale and tensor._keys & AUTOGRAD and _state.current().mask & AUTOGRAD:
         assert record is not None
@@ -95,19 +104,33 @@ def refresh_for_use(tensor: Tensor) -> None:
 
 
 def rebase(tensor: Tensor) -> None:
-    """Take note of a recorded write: `tensor` has its new record, its family gets a new root."""
+    """Take note of a recorded write: `tensor` has its new record, its family gets a new root.
+
+    A written view is behind as well: like all others it derives from the new root when it is used
+    next, so what is asked of the base counts every use of its value.
+    """
     record = tensor._view
     if record is None:
         return
     family = record.family
     family.epoch += 1
-    record.epoch = family.epoch
+    if tensor._storage.strangers:
+        _estrange(tensor, family)
     if tensor.array is family.root_array:
+        record.epoch = family.epoch
         family.root = tensor.autograd_meta
         return
     split = _split_of(tensor)
     node = _node(_REBASE, (family.root, tensor.autograd_meta), (split,), family.root_array)
     family.root = new_meta(node, 0, family.root_array.shape, family.root_array.dtype)
+
+
+def _estrange(tensor: Tensor, family: Family) -> None:
+    """Make handles of other families on written memory stale; they cannot learn what happened."""
+    for other in _others(tensor, family):
+        if isinstance(other, Family) and other.root is None and not other.detached:
+            other.epoch += 1
+            other.overwritten = tensor._storage.writer or "an operator"
 
 
 def _derived(tensor: Tensor, family: Family) -> AutogradMeta:
@@ -303,10 +326,62 @@ def check_write(op: Any, name: str, tensor: Tensor) -> None:
         raise _refused(
             op, name, "is a view made under no_grad of a tensor that requires grad", _VIEW_REMEDY
         )
+    if tensor._storage.strangers:
+        _refuse_stranger(op, name, tensor)
     if not is_root and (type(tensor.array) is np.ndarray or hasattr(tensor.array, "geometry")):
         _split_of(tensor)
 
 
+def _refuse_stranger(op: Any, name: str, tensor: Tensor) -> None:
+    """Raise before a write to memory of a living tensor that requires grad and would not know.
+
+    See Note [Strangers].
+    """
+    own = tensor._view.family if tensor._view is not None else None
+    for other in _others(tensor, own):
+        if isinstance(other, Tensor):
+            tracked = bool(other._keys & AUTOGRAD)
+        else:
+            tracked = other.root is not None
+        if tracked:
+            how = "is detached from" if own is not None and own.detached else "shares memory with"
+            raise AliasError(
+                f"{getattr(op, 'qualname', op)}: argument `{name}` {how} a tensor that requires "
+                "grad and is no view of it: a write would change that tensor's value behind the "
+                f"back of its history\n  {_STRANGER_REMEDY}"
+            )
+
+
+def _others(tensor: Tensor, own: Family | None) -> Iterator[Tensor | Family]:
+    """Yield what else is alive on the memory of `tensor`: families, and tensors without one."""
+    for known in tensor._storage.strangers:
+        other = known()
+        if isinstance(other, Tensor) and other._view is not None:
+            other = other._view.family
+        if other is None or other is own or other is tensor:
+            continue
+        array = other.array if isinstance(other, Tensor) else other.root_array
+        if _share_elements(tensor.array, array):
+            yield other
+
+
+def _share_elements(a: Any, b: Any) -> bool:
+    """Return whether two arrays on one Storage have a byte in common; if in doubt, they have."""
+    if type(a) is np.ndarray and type(b) is np.ndarray:
+        try:
+            return bool(_shares_memory(a, b, max_work=_WORK))
+        except np.exceptions.TooHardError:
+            return True
+    if hasattr(a, "geometry") and hasattr(b, "geometry"):
+        return overlap(a.geometry, b.geometry)
+    return True
+
+
+_shares_memory: Final[Any] = np.shares_memory
+_WORK: Final = 10_000
+_STRANGER_REMEDY: Final = (
+    "write to a copy, x.clone(); or under `with oplib.no_grad():` if the history shall not know"
+)
 _LEAF_REMEDY: Final = "update it under `with oplib.no_grad():`, or work on a copy: x.clone()"
 _VIEW_REMEDY: Final = "take the view where gradients are recorded, or write under no_grad"
 _COPY_REMEDY: Final = "write to a copy: x.clone()"
@@ -376,9 +451,11 @@ def _is_stale(args: Any) -> bool:
 
 def _refreshed_call(op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
     """Refresh every argument, take the key set anew, and continue below View."""
+    rule = op.gradient_rule
+    cuts = rule is not None and not any(rule.functions.values())
     keys = 0
     for tensor in tensor_leaves(args):
-        refresh_for_use(tensor)
+        (refresh if cuts else refresh_for_use)(tensor)
         keys |= tensor._keys
     state = _state.current()
     keys = (keys | state.include) & state.mask & ~VIEW
@@ -388,7 +465,7 @@ def _refreshed_call(op: Operator[..., Any], args: tuple[Any, ...]) -> Any:
 def _check_unrecorded(op: Operator[..., Any], args: tuple[Any, ...]) -> None:
     """Raise if a write that is not recorded reaches memory of a tensor that requires grad.
 
-    It may: through a view made under no_grad, say.
+    It may: through a view made under no_grad, or a detached handle.
     """
     for argument, value in zip(op.schema.arguments, args, strict=True):
         if argument.name in op.schema.mutated_arguments:
@@ -396,3 +473,5 @@ def _check_unrecorded(op: Operator[..., Any], args: tuple[Any, ...]) -> None:
                 record = tensor._view
                 if record is not None and (record.family.root is not None or record.opaque):
                     check_write(op, argument.name, tensor)
+                elif tensor._storage.strangers:
+                    _refuse_stranger(op, argument.name, tensor)

@@ -28,7 +28,7 @@ from ..errors import AutogradError
 from ..prims import add, cast, clone, new_full, real, sum_to
 from ..shapes import broadcast_shapes
 from ..tensor.grad_meta import AccumulationNode, GradNode
-from ..tensor.tensor import Tensor, tensor_from_result, weak_scalar
+from ..tensor.tensor import Tensor, alias_of, tensor_from_result, weak_scalar
 
 __all__ = [
     "PLACE",
@@ -42,6 +42,7 @@ __all__ = [
     "fit",
     "is_only_owner",
     "owned_copy",
+    "read_only",
     "zeros_for",
 ]
 
@@ -105,6 +106,18 @@ def owned_copy(gradient: Tensor) -> Tensor:
     if gradient._keys == CPU:
         return tensor_from_result(gradient.array.copy())
     return clone(gradient)
+
+
+def read_only(gradient: Tensor) -> Tensor:
+    """Return a handle on a gradient through which NumPy cannot write, where it is an array."""
+    if gradient._keys & PLACE != CPU:
+        return gradient
+    array = gradient.array.view()
+    array.flags.writeable = False
+    handle = alias_of(gradient, array)
+    handle.autograd_meta = gradient.autograd_meta
+    handle._keys |= gradient._keys & AUTOGRAD
+    return handle
 
 
 def zeros_for(node: GradNode, position: int, like: Tensor) -> Tensor:

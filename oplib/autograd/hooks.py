@@ -20,6 +20,7 @@ from ..tensor.grad_meta import (
     AutogradMeta,
     HookHandle,
     add_hook,
+    require_callable,
     watch_retained,
 )
 from ..tensor.tensor import Tensor, leaf_meta_of
@@ -42,17 +43,11 @@ def _meta_of(tensor: Tensor, what: str) -> AutogradMeta:
     return tensor.autograd_meta
 
 
-def _callable(hook: Any) -> Callable[..., Any]:
-    if not callable(hook):
-        raise ArgumentError(f"a hook must be callable, got {hook!r}")
-    return hook  # type: ignore[no-any-return]
-
-
 def register_hook(tensor: Tensor, hook: Callable[..., Any]) -> HookHandle:
     """Attach a hook to the gradient of the tensor's current value."""
     meta = _meta_of(tensor, "register_hook")
     table = meta.grad_node._hooks().tensor.setdefault(meta.position, {})
-    return add_hook(table, _callable(hook))
+    return add_hook(table, hook)
 
 
 def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[..., Any]) -> HookHandle:
@@ -63,22 +58,25 @@ def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[..., Any])
         raise AutogradError("an accumulation hook needs a leaf; use register_hook on this tensor")
     if node.post_hooks is None:
         node.post_hooks = {}
-    return add_hook(node.post_hooks, _callable(hook))
+    return add_hook(node.post_hooks, hook)
 
 
-def register_final_hook(hook: Callable[[], Any]) -> None:
+def register_final_hook(hook: Callable[[], Any]) -> HookHandle:
     """Call ``hook()`` once, at the end of the backward run this is called in.
 
     Outside of a run it waits for the next run that is started where the State of now holds. It is
     forgotten if the run fails.
     """
-    hook = _callable(hook)
+    table: dict[int, Callable[..., Any]] = {}
+    handle = add_hook(table, hook)
     state = _state.current()
-    waiting = state.config.get("final_hooks", ())
-    if type(waiting) is list:  # that of the run in progress
-        waiting.append(hook)
+    run = state.config.get("backward_run")
+    if run is not None:
+        run.final_hooks.append(table)
     else:
-        _state.set_state(state.with_config(final_hooks=(*waiting, hook)))
+        waiting = (*state.config.get("final_hooks", ()), table)
+        _state.set_state(state.with_config(final_hooks=waiting))
+    return handle
 
 
 def retain_grads(tensor: Tensor) -> None:
@@ -144,8 +142,8 @@ def saved_tensors_hooks(
     Pairs nest; the innermost acts. A packed value keeps its version check: if what `unpack` returns
     shares the saved storage, and that was written to, recovering raises.
     """
-    _callable(pack)
-    _callable(unpack)
+    for hook in (pack, unpack):
+        require_callable(hook)
     state = _state.current()
     inner = state.replace(include=state.include | SAVED_TENSOR_HOOKS)
     with _state.enter(inner.with_config(saved_tensors_hooks=(pack, unpack))):

@@ -17,11 +17,12 @@ from typing import Any, Final
 import numpy as np
 
 from .. import _state
-from ..dispatch.keys import AUTOCAST, AUTOGRAD, INTERPRETER, VIEW
+from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, CHECKED, INTERPRETER, VIEW
 from ..dispatch.source import generate, local_name, tuple_text
 from ..errors import ArgumentError
 from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
+from .anomaly import note_line
 from .context import UNMARKED, PyLayerContext
 from .family import refresh_for_use
 from .gradients import UNSHARED
@@ -33,6 +34,7 @@ from .returned import Argument, needs_of, structure_of
 __all__ = ["apply_any", "facts_of"]
 
 _CONTAINERS: Final = (list, tuple, dict)
+_SLOWER: Final = ANOMALY | AUTOCAST | CHECKED
 
 
 def facts_of(layer: Any) -> LayerFacts:
@@ -83,7 +85,7 @@ def _plan(
         f"    if {' or '.join(unlike) or 'False'}:",
         f"        return _op_choose({', '.join(every)})",
         "    _op_state = _op_current()",
-        f"    if _op_state.include & {AUTOCAST} or not _op_state.mask & {AUTOGRAD}:",
+        f"    if _op_state.include & {_SLOWER} or not _op_state.mask & {AUTOGRAD}:",
         f"        return _op_any(_op_facts, {args}, {{}})",
     ]
     for x in given:
@@ -186,7 +188,10 @@ def apply_any(facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if state.include & AUTOCAST:
         ctx._ctx_marks = UNMARKED._replace(autocast=state.config.get("autocast"))
     versions = [tensor._storage.version for tensor in inputs]
-    _state.set_state(grad_off(state))
+    inside = grad_off(state)
+    if state.include & CHECKED and recording:
+        inside = inside.with_config(checked_layer=(facts.title, set(map(id, inputs))))
+    _state.set_state(inside)
     try:
         if facts.setup is None:
             result = facts.forward(ctx, *args, **kwargs)
@@ -199,9 +204,11 @@ def apply_any(facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     finally:
         _state.set_state(state)
     if ctx._ctx_recording:
-        return record_outputs(
-            LayerCall(facts, None, arguments, edges, inputs, versions), ctx, result
-        )
+        call = LayerCall(facts, None, arguments, edges, inputs, versions)
+        recorded = record_outputs(call, ctx, result)
+        if state.include & ANOMALY:
+            note_line([recorded])
+        return recorded
     outputs: list[Tensor] = []
     structure_of(result, outputs)
     check_outputs(facts, ctx, result, outputs)

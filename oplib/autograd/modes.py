@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 from .. import _state
 from ..dispatch.keys import AUTOGRAD
@@ -72,6 +72,8 @@ class _GradMode:
 
 def _decorated(function: F, enabled: bool) -> F:
     """Return a function, generator function or coroutine function with the mode set inside."""
+    if not callable(function):
+        raise ArgumentError(f"a grad mode decorates a function, got {function!r}")
 
     def mode() -> _state.enter:
         return _state.enter(_with_mode(_state.current(), enabled))
@@ -151,7 +153,19 @@ def _decorated_async_generator(
     return generate
 
 
-class no_grad(_GradMode):
+class _Switch(_GradMode):
+    """A mode without arguments: called with a function it decorates that."""
+
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]
+    def __new__(cls, function: Any = None) -> Any:
+        """Return the context manager, or the decorated function."""
+        return object.__new__(cls) if function is None else _decorated(function, cls._enabled)
+
+
+class no_grad(_Switch):
     """Do not record operations: ``with no_grad():``, ``@no_grad``, ``@no_grad()``.
 
     Writes are allowed on leaves inside; they bump versions and leave histories alone.
@@ -166,27 +180,11 @@ class no_grad(_GradMode):
 
     _enabled = False
 
-    @overload
-    def __new__(cls) -> no_grad: ...
-    @overload
-    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]
-    def __new__(cls, function: Any = None) -> Any:
-        """Return the context manager, or the decorated function."""
-        return object.__new__(cls) if function is None else _decorated(function, False)
 
-
-class enable_grad(_GradMode):
+class enable_grad(_Switch):
     """Record operations, also inside `no_grad`; used like it."""
 
     _enabled = True
-
-    @overload
-    def __new__(cls) -> enable_grad: ...
-    @overload
-    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]
-    def __new__(cls, function: Any = None) -> Any:
-        """Return the context manager, or the decorated function."""
-        return object.__new__(cls) if function is None else _decorated(function, True)
 
 
 class set_grad_enabled(_GradMode):

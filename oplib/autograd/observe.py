@@ -9,7 +9,8 @@ Imports floors 0 to 3, `gradients.py`.
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, Final
 
 from .._text import short_repr
 from ..errors import AutogradError
@@ -18,6 +19,8 @@ from ..tensor.tensor import Tensor
 from .gradients import Node, Spec, add_gradients, fit, owned_copy
 
 __all__ = ["observe", "run_posthooks", "run_prehooks"]
+
+_lock: Final = threading.Lock()
 
 
 def observe(node: Node, hooks: NodeHooks, position: int, gradient: Tensor) -> Tensor:
@@ -35,10 +38,19 @@ def observe(node: Node, hooks: NodeHooks, position: int, gradient: Tensor) -> Te
     for reference in hooks.retain.get(position, ()):
         meta = reference()
         if meta is not None and meta.retained is not None:
-            (present,) = meta.retained
-            total = owned_copy(gradient) if present is None else add_gradients(present, gradient)
-            meta.retained[0] = total
+            _retain(meta.retained, gradient)
     return gradient
+
+
+def _retain(kept: list[Any], gradient: Tensor) -> None:
+    """Add a gradient to a retained one, as the engine does for leaves."""
+    while True:
+        (present,) = kept
+        total = owned_copy(gradient) if present is None else add_gradients(present, gradient)
+        with _lock:
+            if kept[0] is present:
+                kept[0] = total
+                return
 
 
 def _hook_result(node: Node, position: int, result: Any) -> Tensor:

@@ -148,6 +148,8 @@ def _from_dict(
     for name in result:
         if name not in names:
             hint = did_you_mean(str(name), names)
+            if any(isinstance(argument.structure, dict) for argument in arguments):
+                hint += "; the gradient of a dict stands in a tuple: ({...},)"
             raise AutogradError(f"{node}: a gradient was returned for {name!r}, no argument{hint}")
     position = 0
     for argument in arguments:

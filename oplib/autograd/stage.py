@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..dispatch.facets import KERNEL, GradientRule
 from ..dispatch.gradient_rule import rule_names
-from ..dispatch.keys import AUTOGRAD, AUTOGRAD_KEY, SAVED_TENSOR_HOOKS, VIEW, key_set_names
+from ..dispatch.keys import ANOMALY, AUTOGRAD, AUTOGRAD_KEY, SAVED_TENSOR_HOOKS, VIEW, key_set_names
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import python_call
 from ..dispatch.source import generate, local_name, tuple_text
@@ -23,6 +23,7 @@ from ..schema import OptionalType, TensorType
 from ..shapes import TensorSpec
 from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, move_retained
 from ..tensor.tensor import Tensor
+from .anomaly import noting_line
 from .family import check_write, rebase
 from .general import general_plan, record_view
 from .recorder import missing_rule_message, refuse_missing
@@ -43,6 +44,10 @@ class AutogradStage:
     def build(self, op: Operator[..., Any], keys: int, below: Plan | None) -> Plan:
         """Return the plan that records a call; `below` is the rest of the plan."""
         assert below is not None
+        plan = self._recording(op, keys, below)
+        return noting_line(op, plan) if keys & ANOMALY else plan
+
+    def _recording(self, op: Operator[..., Any], keys: int, below: Plan) -> Plan:
         kernel = op.top(KERNEL, AUTOGRAD_KEY)
         if kernel is not None:
             return python_call(op, kernel.function)

@@ -13,11 +13,13 @@ Imports floors 0 to 4.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .. import _state
+from .._tree import leaves
 from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS, VIEW
 from ..dtypes import is_inexact
 from ..errors import AutogradError
@@ -56,17 +58,22 @@ class TensorWrapper(NamedTuple):
 
 
 class PackedTensor:
-    """One saved tensor in the form a pack hook gave it."""
+    """One saved tensor in the form a pack hook gave it.
 
-    __slots__ = ("dtype", "packed", "shape", "storage", "unpack", "version")
+    A Storage whose array left through ``numpy()`` keeps it alive, so it is held weakly, unless what
+    the hook returned lies in the same memory.
+    """
 
-    def __init__(self, tensor: Tensor, packed: Any, unpack: Any) -> None:
-        self.packed = packed
+    __slots__ = ("dtype", "held", "packed", "shape", "storage", "unpack", "version")
+
+    def __init__(self, tensor: Tensor, unpack: Any) -> None:
+        self.packed: Any = None
+        self.held: Storage | None = None
         self.unpack = unpack
         self.shape = tensor.shape
         self.dtype = tensor.dtype
-        self.storage: Storage = tensor._storage
-        self.version = self.storage.version
+        self.storage = weakref.ref(tensor._storage)
+        self.version = tensor._storage.version
 
 
 Record: TypeAlias = tuple[Any, Storage, int, int] | PackedTensor
@@ -113,23 +120,33 @@ def _handle(array: Any, keys: int, storage: Storage) -> Tensor:
 def _pack(tensor: Tensor, pack: Any, unpack: Any) -> PackedTensor:
     """Let a pack hook keep the value its own way; it gets a handle without history, grad off."""
     plain = _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
-    record = PackedTensor(plain, None, unpack)
+    record = PackedTensor(plain, unpack)
     state = _state.current()
     outer = state.replace(user=state.user & ~AUTOGRAD, include=state.include & ~SAVED_TENSOR_HOOKS)
     with _state.enter(outer):
         record.packed = pack(plain)
-    if record.storage.version != record.version:
+    if plain._storage.version != record.version:
         raise AutogradError(
             "a pack hook wrote to the tensor it was given, which is still in use\n"
             "  write to a copy: tensor.clone()"
         )
+    if any(_lies_in(leaf, plain) for leaf in leaves(record.packed)):
+        record.held = plain._storage
     return record
+
+
+def _lies_in(value: Any, tensor: Tensor) -> bool:
+    """Return whether a value is a tensor or an array in the memory of `tensor`."""
+    if isinstance(value, Tensor):
+        return value._storage is tensor._storage
+    arrays = isinstance(value, np.ndarray) and isinstance(tensor.array, np.ndarray)
+    return arrays and np.may_share_memory(value, tensor.array)
 
 
 def moved_on(record: Any, storage: Storage) -> Any:
     """Return the record of a tensor of `storage` at its current version; others unchanged."""
     if isinstance(record, PackedTensor):
-        if record.storage is storage:
+        if record.storage() is storage:
             record.version = storage.version
     elif record is not None and record[1] is storage:
         return (*record[:2], storage.version, *record[3:])
@@ -186,8 +203,8 @@ def _unpack(record: PackedTensor, node: GradNode, what: str) -> Tensor:
             f"{node.name()}: the unpack hook must return a Tensor of shape {list(record.shape)} "
             f"and dtype {record.dtype} for {what}, got {got}"
         )
-    if tensor._storage is record.storage and record.storage.version != record.version:
-        raise overwritten(record.storage, record.version, node, what)
+    if tensor._storage is record.storage() and tensor._storage.version != record.version:
+        raise overwritten(tensor._storage, record.version, node, what)
     return _handle(tensor.array, tensor._keys & _KEPT, tensor._storage)
 
 

@@ -6,11 +6,11 @@ Imports floors 0 to 4. Read next: `entries.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from .._record import record
 from ..dtypes import Device
 from ..tensor.geometry import Geometry
 
@@ -20,7 +20,7 @@ Array: TypeAlias = Any
 View: TypeAlias = Callable[[Array, Geometry], Array]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Backend:
     """One array library: its device name, key, array classes, and ways to NumPy and back.
 

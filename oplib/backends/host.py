@@ -22,7 +22,7 @@ from ..dispatch.operator import Operator, Plan
 from ..dtypes import Device
 from ..errors import DispatchError
 from ..tensor.geometry import Geometry
-from ..tensor.tensor import Tensor, alias_of, tensor_from_result, view_of
+from ..tensor.tensor import Tensor, stranger_of, tensor_from_result, view_of
 from .arrays import Backend
 
 __all__ = ["HostFallbackWarning", "host_plan"]
@@ -116,7 +116,7 @@ def _view_plan(op: AnyOperator, backend: Backend) -> Plan:
     def handle(base: Tensor, geometry: Geometry) -> Tensor:
         made = view(base.array, geometry)
         differentiable = op.gradient_rule is None or any(op.gradient_rule.functions.values())
-        return view_of(base, made) if differentiable else alias_of(base, made)
+        return view_of(base, made) if differentiable else stranger_of(base, made)
 
     return plan
 

@@ -34,7 +34,7 @@ from ..schema import (
 )
 from ..tensor.geometry import Geometry, self_overlap
 from ..tensor.storage import owner_of
-from ..tensor.tensor import ARRAY_TYPES, Tensor, alias_of, tensor_from_array, view_of
+from ..tensor.tensor import ARRAY_TYPES, Tensor, alias_of, stranger_of, tensor_from_array, view_of
 from .arrays import Backend
 
 __all__ = ["UNSHARED", "ResultFinisher"]
@@ -217,7 +217,7 @@ class ResultFinisher:
         for base in tensor_leaves([given[name] for name in names]):
             if _lies_in(array, base.array):
                 array = array.view() if array is base.array else array
-                return view_of(base, array) if self.differentiable else alias_of(base, array)
+                return view_of(base, array) if self.differentiable else stranger_of(base, array)
         assert kind.alias is not None
         if kind.alias.is_wildcard:
             return tensor_from_array(array)

@@ -152,8 +152,11 @@ def _array_plan(op: AnyOperator, entry: KernelEntry, backend: int, keys: int) ->
     }
     taken, call = _kernel_call(op, keys)
     every = tuple_text(locals_)
-    result = _writing_lines if op.schema.is_mutable else _functional_lines
-    lines = [f"def plan({', '.join(locals_)}):", *taken, *result(op, call, every, backend)]
+    if op.schema.is_mutable:
+        run = _writing_lines(op, call, every, backend)
+    else:
+        run = _functional_lines(op, call, every, backend, isinstance(kernel, np.ufunc))
+    lines = [f"def plan({', '.join(locals_)}):", *taken, *run]
     name = f"plan {key_set_names(keys)}"
     return generate(op, name, "plan", lines, names)  # type: ignore[no-any-return]
 
@@ -212,8 +215,13 @@ def _run_lines(call: str) -> Lines:
 # ---------------------------------------------------------------------- what writes nothing
 
 
-def _functional_lines(op: AnyOperator, call: str, every: str, backend: int) -> Lines:
-    """Return the lines that call a kernel which writes nothing, and wrap its result."""
+def _functional_lines(
+    op: AnyOperator, call: str, every: str, backend: int, is_ufunc: bool
+) -> Lines:
+    """Return the lines that call a kernel which writes nothing, and wrap its result.
+
+    An array that a ufunc returns is its own, writable, and of numbers.
+    """
     lines = _run_lines(call)
     base = _viewed_argument(op)
     if base is not None and backend == CPU:
@@ -221,11 +229,17 @@ def _functional_lines(op: AnyOperator, call: str, every: str, backend: int) -> L
     returns = op.schema.returns
     if len(returns) != 1 or returns[0].type != TensorType(None) or backend != CPU:
         return [*lines, f"    return _op_finish(_op_r, {every})"]
+    tests = ["_op_type(_op_r) is not _op_ndarray"]
+    if not is_ufunc:
+        tests += [
+            "_op_r.base is not None",
+            f"_op_references(_op_r) != {UNSHARED}",
+            "not _op_r.flags.writeable",
+            "(_op_r.dtype is not _op_float64 and _op_r.dtype.kind in 'OUSMm')",
+        ]
     return [
         *lines,
-        "    if (_op_type(_op_r) is not _op_ndarray or _op_r.base is not None",
-        f"            or _op_references(_op_r) != {UNSHARED} or not _op_r.flags.writeable",
-        "            or (_op_r.dtype is not _op_float64 and _op_r.dtype.kind in 'OUSMm')):",
+        f"    if {' or '.join(tests)}:",
         f"        return _op_finish(_op_r, {every})",
         "    _op_t = _op_new(_op_Tensor)",
         "    _op_t.array = _op_r",
@@ -308,7 +322,8 @@ def _writing_lines(op: AnyOperator, call: str, every: str, backend: int) -> Line
             ]
         else:
             lines.append(f"    _op_check({argument.name!r}, {local})")
-    lines += [*_run_lines(call), "    finally:"]
+    # Others may have written before they failed; a built-in operator fails before it writes.
+    lines += [*_run_lines(call), "    else:" if op.namespace == "std" else "    finally:"]
     if len(written) == 1 and isinstance(written[0].type, TensorType):
         lines.append(f"        _op_s = {local_name(written[0].name)}._storage")
         indent = "        "

@@ -91,6 +91,8 @@ class _Body:
         self.names: dict[str, Any] = {
             "_op_current": _state.current,
             "_op_find": op.find_plan,
+            "_op_AttributeError": AttributeError,
+            "_op_KeyError": KeyError,
             "_op_type": type,
             "_op_list": list,
             "_op_tuple": tuple,
@@ -110,8 +112,9 @@ class _Body:
             "    _op_state = _op_current()",
             "    _op_keys = (_op_keys | _op_state.include) & _op_state.mask",
             *self._device(),
-            "    _op_plan = _op_plans.get(_op_keys)",
-            "    if _op_plan is None:",
+            "    try:",
+            "        _op_plan = _op_plans[_op_keys]",
+            "    except _op_KeyError:",
             "        _op_plan = _op_find(_op_keys)",
             f"    return _op_plan({every})",
         ]
@@ -137,6 +140,8 @@ class _Body:
         kinds = {tensor_kind(argument.type) for argument, _ in holders}
         if "deep" in kinds:
             return self._lift_lines(holders, "    ")
+        if kinds == {"tensor"}:
+            return self._plain_keys(holders)
         tests, terms, lines = [], [], []
         for argument, local in holders:
             kind = tensor_kind(argument.type)
@@ -160,6 +165,24 @@ class _Body:
         lines.insert(0, "    _op_fits = True")
         lines += ["    else:", "        _op_fits = False"]
         return [*lines, "    if not _op_fits:", *self._lift_lines(holders, "        ")]
+
+    def _plain_keys(self, holders: Sequence[tuple[Argument, str]]) -> Lines:
+        """Return the lines for plain tensors: the first one is found out by asking for its keys.
+
+        Only tensors have any, and asking costs half of comparing types; a number or an array in the
+        other places is met too often for the price of an exception.
+        """
+        locals_ = [local for _, local in holders]
+        terms = " | ".join(f"{local}._keys" for local in locals_)
+        tests = " and ".join(f"_op_type({local}) is _op_Tensor" for local in locals_[1:])
+        lines = [
+            "    try:",
+            f"        _op_keys = {terms}" + (f" if {tests} else None" if tests else ""),
+            "    except _op_AttributeError:",
+            "        _op_keys = None",
+            "    if _op_keys is None:",
+        ]
+        return [*lines, *self._lift_lines(holders, "        ")]
 
     def _list_lines(self, argument: Argument, local: str) -> Lines:
         """Return the lines that copy a list of tensors and collect its keys."""

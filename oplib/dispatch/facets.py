@@ -13,12 +13,12 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
+from .._record import record, replace
 from .._text import shorten_path
 
 __all__ = [
@@ -60,7 +60,7 @@ SAMPLES: Final = "samples"
 # ---------------------------------------------------------------------- where it was made
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Source:
     """Where a registration was made: the innermost frame outside the registration machinery.
 
@@ -138,7 +138,7 @@ def _run_of(frame: FrameType) -> object:
 # ---------------------------------------------------------------------- what can be attached
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class KernelEntry:
     """One way to compute an operator at a key.
 
@@ -181,7 +181,7 @@ class KernelEntry:
         return bool(self.contiguous) or self.dtype is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class GradientRule:
     """How gradients flow back through an operator.
 
@@ -208,7 +208,7 @@ class GradientRule:
     materialize_grads: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class TwinRule:
     """The functional twin of a mutating operator.
 
@@ -221,7 +221,7 @@ class TwinRule:
     pre_state: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Facet:
     """One thing to attach to an operator, validated: what the registry commits.
 

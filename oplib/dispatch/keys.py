@@ -15,6 +15,7 @@ from ..dtypes import register_device_type
 from ..errors import ArgumentError, RegistrationError
 
 __all__ = [
+    "ANOMALY",
     "AUTOCAST",
     "AUTOGRAD",
     "AUTOGRAD_KEY",
@@ -66,6 +67,7 @@ CHECKED: Final = 1 << 10
 SAVED_TENSOR_HOOKS: Final = 1 << 11
 CONSTANT: Final = 1 << 12
 PREFER: Final = 1 << 13
+ANOMALY: Final = 1 << 14
 
 BACKENDS: Final = CPU | PRIVATE_USE[0] | PRIVATE_USE[1] | PRIVATE_USE[2]
 STAGES: Final = AUTOCAST | VIEW | AUTOGRAD | INTERPRETER | META | BACKENDS
@@ -89,6 +91,7 @@ _NAMES: Final = {
     SAVED_TENSOR_HOOKS: "SavedTensorHooks",
     CONSTANT: "Constant",
     PREFER: "Prefer",
+    ANOMALY: "Anomaly",
 }
 _BITS: Final = {name: bit for bit, name in _NAMES.items()}
 _REGISTRABLE: Final = (

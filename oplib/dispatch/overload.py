@@ -11,9 +11,9 @@ Imports floors 0 and 1, `bind.py` and above. Read next: `explain.py`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from .._record import record
 from ..errors import ArgumentError
 from .bind import bind_arguments
 from .describe import describe_value
@@ -29,7 +29,7 @@ _REMEMBERED: Final = 1000
 _LONG: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Candidate:
     """An overload that binds: the rank of each argument given, and how many defaults it uses."""
 

@@ -11,11 +11,11 @@ then the stages themselves, in `backends/stage.py`, `meta.py` and `autograd/stag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from .. import _state
+from .._record import record
 from .._tree import tree_map
 from ..errors import ArgumentError, DispatchError
 from .bind import bind_arguments
@@ -202,7 +202,7 @@ def fallthrough(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resolution:
     """Which implementation serves a backend: its kind, and the registrations that provide it."""
 

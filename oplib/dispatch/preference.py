@@ -8,7 +8,7 @@ Imports floor 0, `keys.py` and `facets.py`. Read next: `operator.py`.
 
 from __future__ import annotations
 
-import logging
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,7 +19,6 @@ from .keys import PREFER, canonical_key
 
 __all__ = ["carry", "is_enabled", "prefer", "ranked", "set_kernel_enabled"]
 
-_log: Final = logging.getLogger("oplib")
 _PREFERENCES: Final = "preferred_providers"
 _SWITCHES: Final = "kernel_switches"
 
@@ -40,13 +39,19 @@ def set_kernel_enabled(op: Any, device: str, enabled: bool, provider: str | None
     key = canonical_key(device)
     named = [r for r in op.entries(key) if provider in (None, r.provider)]
     if not named:
-        _log.warning("%s has no kernel for %s to switch", op.qualname, device)
+        _warn("%s has no kernel for %s to switch", op.qualname, device)
     elif all(is_enabled(op, registration) is enabled for registration in named):
         word = "on" if enabled else "off"
-        _log.warning("the kernel of %s for %s is switched %s already", op.qualname, device, word)
+        _warn("the kernel of %s for %s is switched %s already", op.qualname, device, word)
     switches = (*state.config.get(_SWITCHES, ()), (op, key, provider, enabled))
     with _entered(state, _SWITCHES, switches):
         yield
+
+
+def _warn(message: str, *words: str) -> None:
+    """Log a warning; `logging` costs more to import than all of this package's dispatch."""
+    logging = importlib.import_module("logging")
+    logging.getLogger("oplib").warning(message, *words)
 
 
 def _entered(state: _state.State, setting: str, value: Any) -> _state.enter:

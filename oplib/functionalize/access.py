@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from .. import _state
+from .._dims import SymInt
 from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import (
@@ -203,8 +204,8 @@ def laid_out(value: Tensor, geometry: Geometry, exact: bool) -> Tensor:
     operands; a value in another order would turn a copy into a view. Strides that overlap, other
     than those of zero, cannot be had by a value of its own: it is laid out as a result would be.
     """
-    have, want, shape = value.strides, geometry.strides, geometry.shape
-    if have == want or 0 in shape:
+    have, want, shape = value.strides, geometry.strides, value.shape  # geometry's may be symbols
+    if any(isinstance(step, SymInt) for step in want) or have == want or 0 in shape:
         return value
     if all(h == w for n, h, w in zip(shape, have, want, strict=True) if n != 1):
         return value

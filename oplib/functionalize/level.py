@@ -20,7 +20,7 @@ from ..errors import AliasError, AutogradError
 from ..schema import TensorType
 from ..tensor.geometry import Geometry, self_overlap
 from ..tensor.storage import new_storage
-from ..tensor.tensor import Tensor, alias_of, engine, view_of
+from ..tensor.tensor import Tensor, engine, stranger_of, view_of
 from .opaque import records
 from .storage import FunctionalArray, Region, ViewStep, form_of
 from .tapes import as_its_handle
@@ -206,7 +206,7 @@ class Level(Interpreter):
         if around is not None:
             geometry = around.geometry
         view = array.view(geometry, step, not joins, around)
-        return view_of(base, view) if joins else alias_of(base, view)
+        return view_of(base, view) if joins else stranger_of(base, view)
 
     def _memory_of(self, array: FunctionalArray) -> Geometry:
         """Return the geometry of the input, or of the temporary, that a handle is a view of."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..prims import byte_view, detach
+from ..prims import byte_view
 from ..tensor.geometry import Geometry, check_inside, covers, extent, overlap, self_overlap
 from ..tensor.storage import owner_of
-from ..tensor.tensor import Tensor, tensor_from_array
+from ..tensor.tensor import Tensor, alias_of, tensor_from_array
 from .storage import FunctionalArray, form_of
 
 __all__ = [
@@ -142,7 +142,8 @@ def span_of(members: Sequence[Tensor]) -> Tensor:
         dtype, item = np.dtype(np.uint8), 1
     first = members[[b[0] for b in bounds].index(low)]
     offset = low - _place(first)[1].offset
-    flat: Tensor = byte_view(detach(first), dtype, [(high - low) // item], [item], offset)
+    plain = alias_of(first, first.array)
+    flat: Tensor = byte_view(plain, dtype, [(high - low) // item], [item], offset)
     if isinstance(first.array, np.ndarray):
         return tensor_from_array(flat.array)
     return flat

@@ -342,8 +342,9 @@ def memory_around(inputs: Sequence[Tensor], derived: Derived) -> Tensor:
     """
     tensor = inputs[derived.index]
     check_inside_owner(tensor, derived.base, derived.geometry)
-    view: Tensor = detach(view_at(detach(tensor), derived.base, derived.geometry))
-    return view
+    plain = alias_of(tensor, tensor.array)
+    view = view_at(plain, derived.base, derived.geometry)
+    return alias_of(view, view.array)
 
 
 def _pass_on(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor]:

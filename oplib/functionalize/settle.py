@@ -134,8 +134,10 @@ def _copy(target: Tensor, value: Tensor) -> None:
         return
     axis = next(i for i, length in enumerate(target.shape) if length > 1)
     count = 1 if target.strides[axis] == 0 else target.shape[axis]
-    for position in range(count):
-        _copy(_selected(target, axis, position), _selected(value, axis, position))
+    state = _state.current()
+    with _state.enter(state.replace(user=state.user & ~AUTOGRAD)):
+        for position in range(count):
+            _copy(_selected(target, axis, position), _selected(value, axis, position))
 
 
 def _selected(tensor: Tensor, axis: int, position: int) -> Tensor:
@@ -227,8 +229,13 @@ class _Results:
     def rewrite(self) -> None:
         """Store what is there already through detached handles that have a history of their own."""
         for handle, value in self.detached:
-            with recorded():
-                copy_(handle, value)
+            storage = handle._storage
+            strangers, storage.strangers = storage.strangers, ()  # inside it was asked already
+            try:
+                with recorded():
+                    copy_(handle, value)
+            finally:
+                storage.strangers = strangers
 
     def _own(self, value: Tensor) -> Tensor:
         """Return a value in a buffer that no other result and no input lies in."""

@@ -3,15 +3,16 @@
 Both show the nodes and names that the text shows. Chains of effects are dashed edges; everything
 that carries one written region, from its placeholder to its write, has one colour.
 
-Imports `ir.py` and `text.py`. Read next: `passes/`.
+Imports floor 0, `ir.py` and `text.py`. Read next: `passes/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from .. import _drawing
+from .._drawing import Arrow, Box
 from .ir import Graph, Node, Placeholder, hooks, used_values
 from .text import printer_of
 
@@ -20,58 +21,30 @@ __all__ = ["dot", "mermaid"]
 _COLOURS: Final = ("#cfe8ff", "#ffe3c2", "#d9f2d0", "#f6d5ea", "#fff3b0", "#dcd6f7")
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    start: int
-    end: int
-    label: str
-    is_effect: bool
-
-
 def dot(graph: Graph) -> str:
     """Return the graph in the language of Graphviz."""
-    lines = [f"digraph {_quoted(graph.name)} {{", "    node [shape=box, fontname=monospace];"]
-    colours = _colours(graph)
-    for index, (node, text) in enumerate(_nodes(graph)):
-        shape = ", shape=ellipse" if isinstance(node, Placeholder) else ""
-        fill = f', style=filled, fillcolor="{colours[node]}"' if node in colours else ""
-        lines.append(f"    n{index} [label={_quoted(text)}{shape}{fill}];")
-    for edge in _edges(graph):
-        style = ", style=dashed" if edge.is_effect else ""
-        lines.append(f"    n{edge.start} -> n{edge.end} [label={_quoted(edge.label)}{style}];")
-    return "\n".join([*lines, "}"])
+    return _drawing.dot(graph.name, _boxes(graph), _arrows(graph))
 
 
 def mermaid(graph: Graph) -> str:
     """Return the graph as a Mermaid flowchart."""
-    lines = ["flowchart TD"]
-    colours = _colours(graph)
-    styles = []
-    for index, (node, text) in enumerate(_nodes(graph)):
-        left, right = ("([", "])") if isinstance(node, Placeholder) else ("[", "]")
-        lines.append(f"    n{index}{left}{_quoted(_escaped(text))}{right}")
-        if node in colours:
-            styles.append(f"    style n{index} fill:{colours[node]}")
-    for edge in _edges(graph):
-        arrow = "-.->" if edge.is_effect else "-->"
-        lines.append(f"    n{edge.start} {arrow}|{_escaped(edge.label)}| n{edge.end}")
-    return "\n".join([*lines, *styles])
+    return _drawing.mermaid(_boxes(graph), _arrows(graph))
 
 
-def _nodes(graph: Graph) -> Iterator[tuple[Node, str]]:
+def _boxes(graph: Graph) -> Iterator[Box]:
     printer = printer_of(graph)
+    colours = _colours(graph)
     for node in graph.nodes:
-        yield node, printer.line(node)
+        yield Box(printer.line(node), isinstance(node, Placeholder), colours.get(node, ""))
 
 
-def _edges(graph: Graph) -> Iterator[_Edge]:
+def _arrows(graph: Graph) -> Iterator[Arrow]:
     places = {node: index for index, node in enumerate(graph.nodes)}
     for end, node in enumerate(graph.nodes):
         for value in dict.fromkeys(used_values(node)):
             producer = graph.producers.get(value)
             if producer is not None:
-                name = graph.names[value]
-                yield _Edge(places[producer], end, name, value.is_token)
+                yield Arrow(places[producer], end, graph.names[value], value.is_token)
 
 
 def _colours(graph: Graph) -> dict[Node, str]:
@@ -96,17 +69,6 @@ def _colours(graph: Graph) -> dict[Node, str]:
         if target is not None:
             found.setdefault(target, colour)
     return found
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _escaped(text: str) -> str:
-    """Return text in which Mermaid sees no markup."""
-    for char, entity in (("#", "#35;"), ('"', "#quot;"), ("|", "#124;"), ("<", "#lt;")):
-        text = text.replace(char, entity)
-    return text
 
 
 hooks.dot = dot

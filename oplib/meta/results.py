@@ -23,7 +23,7 @@ from ..shapes import ShapeRule, TensorSpec
 from ..tensor.geometry import Geometry, contiguous_strides, extent
 from ..tensor.meta_array import MetaArray
 from ..tensor.storage import Storage, new_storage
-from ..tensor.tensor import Tensor, alias_of, view_of
+from ..tensor.tensor import Tensor, stranger_of, view_of
 from .placement import Place
 
 __all__ = ["FakeResults", "joins_family", "tensor_of"]
@@ -222,7 +222,7 @@ class FakeResults:
         for name in self.op.schema.aliased_arguments(index):
             for base in tensor_leaves([given[name]]):
                 if base._storage is value._storage:
-                    make = view_of if joins_family(self.op) else alias_of
+                    make = view_of if joins_family(self.op) else stranger_of
                     return make(base, value.array)
         if kind.alias is not None and "*" in kind.alias.before:
             return value

@@ -28,7 +28,7 @@ from ..schema import ListType, OptionalType, TensorType, Type
 from ..shapes import TensorSpec
 from ..tensor.geometry import Geometry
 from ..tensor.meta_array import MetaArray
-from ..tensor.tensor import Tensor, alias_of, view_of
+from ..tensor.tensor import Tensor, stranger_of, view_of
 from ..tensor.writes import check_destination
 from .context import note_rule, rule_state
 from .placement import Place, place_of
@@ -322,7 +322,7 @@ class _ViewCall(_Call):
         super().__init__(op)
         assert op.view_rule is not None
         self.rule = python_call(op, op.view_rule)
-        self.make = view_of if joins_family(op) else alias_of
+        self.make = view_of if joins_family(op) else stranger_of
         fake = op.fake_rule
         self.copy = None if fake is None else _RuleCall(op, fake, fake)
 

@@ -54,7 +54,6 @@ _classes: dict[type, tuple[Type, Convention | None]] = {
     complex: (BasicType("complex"), None),
     str: (BasicType("str"), None),
     np.dtype: (BasicType("ScalarType"), None),
-    np.random.Generator: (BasicType("Generator"), None),
     np.ndarray: (TensorType(), "array"),
     Device: (BasicType("Device"), None),
     typing.SupportsIndex: (BasicType("SymInt"), None),
@@ -63,6 +62,7 @@ _classes: dict[type, tuple[Type, Convention | None]] = {
     numbers.Complex: (BasicType("Scalar"), None),
     numbers.Real: (BasicType("Scalar"), None),
 }
+_GENERATOR: Final = (BasicType("Generator"), None)
 _SCALAR: Final = BasicType("Scalar")
 _NUMBERS: Final = (int, float, bool, complex)
 _KEYS: Final = {str: "str", int: "int", float: "float", bool: "bool"}
@@ -130,6 +130,13 @@ class RefusedError(Exception):
 
 
 # Names -------------------------------------------------------------------------------------------
+
+
+def _meaning(cls: type) -> tuple[Type, Convention | None] | None:
+    """Return what a class stands for; NumPy loads its random package only when that is named."""
+    if cls.__module__.startswith("numpy.random") and cls is np.random.Generator:
+        return _GENERATOR
+    return _classes.get(cls)
 
 
 class Scope:
@@ -280,7 +287,7 @@ class Reader:
         name = _registered_name(annotation)
         if name is not None:
             return ClassType(name)
-        known = _classes.get(annotation) if isinstance(annotation, type) else None
+        known = _meaning(annotation) if isinstance(annotation, type) else None
         if known is not None:
             type_, convention = known
             if convention is not None:
@@ -440,7 +447,7 @@ def conventions_of(annotation: Any, scope: Scope) -> set[Convention]:
         return set()
     origin = get_origin(seen)
     cls = seen if origin is None else origin
-    known = _classes.get(cls) if isinstance(cls, type) else None
+    known = _meaning(cls) if isinstance(cls, type) else None
     found: set[Convention] = set() if known is None or known[1] is None else {known[1]}
     if origin is None or origin is Literal or found:
         return found

@@ -129,6 +129,8 @@ def kernel_convention(fn: Callable[..., Any]) -> Convention | None:
         annotations = function.__annotations__
     except NameError:  # evaluated on access, since Python 3.14
         return None
+    if not annotations:
+        return None
     scope = Scope(function, caller_frame().f_locals)
     found = set[Convention]().union(
         *(conventions_of(annotation, scope) for annotation in annotations.values())

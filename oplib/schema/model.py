@@ -9,10 +9,10 @@ Imports `types.py` and `literals.py`. Read next: `syntax.py`, which makes schema
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property, total_ordering
 from typing import Any, Final, final
 
+from .._record import record
 from .literals import format_literal
 from .types import AliasSet, Path, TensorType, Type, tensors_of
 
@@ -36,7 +36,7 @@ NO_DEFAULT: Final = _NoDefault()
 """The default of an argument that has none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class Argument:
     """``Tensor(a!) x``, ``float eps=1e-05``.
 
@@ -83,7 +83,7 @@ class Argument:
         return hash((str(self), self.kwarg_only))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class Return:
     """``Tensor(a!)``, or ``Tensor mean`` when the return has a name."""
 
@@ -102,7 +102,7 @@ class Return:
         return f"<Return {self}>"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """One Tensor position of the arguments or the returns.
 
@@ -125,7 +125,7 @@ class Slot:
 
 
 @total_ordering
-@dataclass(frozen=True, eq=False, repr=False)
+@record(eq=False, repr=False)
 class FunctionSchema:
     """Everything oplib knows about an operator's interface.
 
@@ -216,6 +216,11 @@ class FunctionSchema:
     def keyword_only(self) -> tuple[Argument, ...]:
         """The arguments after the ``*``."""
         return tuple(argument for argument in self.arguments if argument.kwarg_only)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arguments."""
+        return tuple([argument.name for argument in self.arguments])
 
     @cached_property
     def _by_name(self) -> dict[str, Argument]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from inspect import Parameter
+from types import FunctionType
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -21,6 +22,14 @@ from .model import Argument, FunctionSchema
 
 __all__ = ["check_signature"]
 
+_UNUSUAL: Final = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _UFUNC_KEYWORDS: Final = frozenset({"out", "where", "dtype", "casting", "order", "subok"})
 
@@ -47,6 +56,21 @@ def check_signature(function: Callable[..., Any], schema: FunctionSchema, facet:
     _Check(function, schema, facet).run()
 
 
+def _is_alike(function: Any, schema: FunctionSchema) -> bool:
+    """Return whether a plain function has exactly the schema's names and no defaults.
+
+    That is most functions, and takes a tenth of the time `inspect.signature` does.
+    """
+    if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__:
+        return False
+    code = function.__code__
+    if code.co_flags & _UNUSUAL or function.__dict__:
+        return False
+    count = code.co_argcount
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    return names == schema.names and count == len(schema.positional)
+
+
 class _Check:
     """One comparison."""
 
@@ -67,6 +91,8 @@ class _Check:
             )
         if isinstance(function, np.ufunc):
             return self.check_ufunc(function)
+        if _is_alike(function, self.schema):
+            return None
         kind = unsuitable_kind(underlying(function))
         if kind:
             self.refuse(f"it is {kind}; use a plain function that returns its results")

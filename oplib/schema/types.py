@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from .._record import record
 from ..errors import RegistrationError
 
 __all__ = [
@@ -86,7 +86,7 @@ class _Noun:
         return f"<{type(self).__name__} {self}>"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class AliasSet(_Noun):
     """An alias annotation: ``(a)``, ``(a!)``, ``!``, ``(a|b)``, ``(a -> b)``, ``(*)``.
 
@@ -125,7 +125,7 @@ def _set_text(members: frozenset[str]) -> str:
     return "|".join(sorted(members))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class TensorType(_Noun):
     """``Tensor``, with or without an alias annotation."""
 
@@ -140,7 +140,7 @@ class TensorType(_Noun):
         return self.alias is not None and self.alias.written
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class BasicType(_Noun):
     """A type of one word, one of `BASIC_WORDS`."""
 
@@ -150,7 +150,7 @@ class BasicType(_Noun):
         return self.name
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class ClassType(_Noun):
     """A registered opaque class or enum, by its registered name."""
 
@@ -160,7 +160,7 @@ class ClassType(_Noun):
         return self.name
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class ListType(_Noun):
     """``T[]``, or ``T[N]`` with a size."""
 
@@ -171,7 +171,7 @@ class ListType(_Noun):
         return f"{self.element}[{'' if self.size is None else self.size}]"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class OptionalType(_Noun):
     """``T?``."""
 
@@ -181,7 +181,7 @@ class OptionalType(_Noun):
         return f"{self.element}?"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class TupleType(_Noun):
     """``(A, B)``: a tuple of fixed length."""
 
@@ -191,7 +191,7 @@ class TupleType(_Noun):
         return f"({', '.join(map(str, self.elements))})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class DictType(_Noun):
     """``Dict(K, V)``."""
 
@@ -202,7 +202,7 @@ class DictType(_Noun):
         return f"Dict({self.key}, {self.value})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record(repr=False)
 class UnionType(_Noun):
     """``Union(A, B)``; build it with `union_of`, which puts the members in canonical order."""
 

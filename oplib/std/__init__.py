@@ -19,7 +19,20 @@ __all__ = ["MODULES", "load", "load_all"]
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     "elementwise": (
         *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "clamp", "cos"),
-        *("cosh", "div", "exp", "expm1", "floor", "floor_divide", "isfinite", "isinf"),
+        *(
+            "cbrt",
+            "cosh",
+            "deg2rad",
+            "div",
+            "exp",
+            "exp2",
+            "expm1",
+            "rad2deg",
+            "floor",
+            "floor_divide",
+            "isfinite",
+            "isinf",
+        ),
         *("isnan", "log", "log10", "log1p", "log2", "masked_fill", "maximum", "minimum"),
         *("mul", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid"),
         *("sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc", "where"),
@@ -43,7 +56,40 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("index_sum", "index_winners", "take_along_dim"),
     ),
     "linalg": ("dot", "matmul", "outer"),
-    "scan": ("cumsum",),
+    "masking": ("tril", "triu"),
+    "decompositions": (
+        *("cholesky", "det", "eigh", "inv", "lstsq", "pinv", "qr", "slogdet", "solve"),
+        *("solve_triangular", "svd", "trace"),
+    ),
+    "scan": ("cumargmax", "cumargmin", "cummax", "cummin", "cumprod", "cumsum", "diff"),
+    "contractions": ("contract", "einsum", "kron", "tensordot"),
+    "fft": (
+        *("fft", "fft_c2c", "fftn", "fftshift", "ifft", "ifft_c2c", "ifftn", "ifftshift", "irfft"),
+        *("irfft_c2r", "rfft", "rfft_r2c", "roll"),
+    ),
+    "scatter": (
+        *("index_add", "index_copy", "masked_select", "one_hot", "pad", "repeat_interleave"),
+        *("scatter", "scatter_add", "take", "tile"),
+    ),
+    "special": (
+        *("atan2", "copysign", "digamma", "erf", "erfc", "erfinv", "fmod", "gammaln", "hypot"),
+        *("i0", "i1", "logaddexp", "logit", "nan_to_num", "ndtr", "polygamma", "sinc", "xlogy"),
+    ),
+    "activations": (*("elu", "gelu", "leaky_relu", "lerp", "log_sigmoid", "silu", "softplus"),),
+    "losses": (
+        *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy"),
+        *("huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss"),
+    ),
+    "layers": (
+        *("attention", "avg_pool1d", "avg_pool2d", "batch_norm", "conv1d", "conv2d", "conv3d"),
+        *("cosine_similarity", "embedding", "group_norm", "layer_norm", "linear", "max_pool1d"),
+        *("max_pool2d", "rms_norm"),
+    ),
+    "random": ("bernoulli", "dropout", "rand", "randint", "randn", "randperm"),
+    "sorting": (
+        *("argsort", "count_nonzero", "isclose", "median", "nonzero", "quantile", "searchsorted"),
+        *("sort", "topk", "unique"),
+    ),
     "nn": ("log_softmax", "softmax"),
     "complex": ("angle", "complex", "imag", "polar"),
     "inplace": (

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..dispatch.operator import Operator
 from ..library import Library
+from ..prims import clone
 from ..shapes import TensorSpec, broadcast_spec
 from ..tensor.protocols import is_weak
 from ..tensor.tensor import Tensor
@@ -29,6 +30,7 @@ __all__ = [
     "allocate",
     "composite",
     "declare",
+    "fresh",
     "inexact",
     "inexact_dtype",
     "real_dtype",
@@ -60,6 +62,11 @@ def composite(
         return operator
 
     return decorate
+
+
+def fresh(result: Tensor, argument: Tensor) -> Tensor:
+    """Return what a composite without alias annotations may return: no view of its argument."""
+    return clone(result) if result._storage is argument._storage else result
 
 
 # ---------------------------------------------------------------------- dtypes

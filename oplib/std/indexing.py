@@ -248,8 +248,8 @@ def index_select(x: Tensor, index: Tensor, dim: int) -> Tensor:
     return _index_op(x, [*[None] * normalize_dim(dim, x.ndim), index])
 
 
-def _along(x: Tensor, at: Tensor, dim: int, name: str) -> Tensor:
-    """Return ``x[i, ..., at[i, ..., k], ...]``: positions along `dim`, in step elsewhere."""
+def positions_along(x: Tensor, at: Tensor, dim: int, name: str) -> list[Tensor]:
+    """Return the index ``[i, ..., at[i, ..., k], ...]``: `at` along `dim`, in step elsewhere."""
     axis = normalize_dim(dim, x.ndim)
     if at.ndim != x.ndim or at.dtype.kind not in "iu":
         raise ArgumentError(
@@ -262,7 +262,7 @@ def _along(x: Tensor, at: Tensor, dim: int, name: str) -> Tensor:
         else:
             ones = [1] * i, [1] * (x.ndim - i - 1)
             indices.append(arange(0, length, device=x.device).reshape([*ones[0], length, *ones[1]]))
-    return index(x, indices)
+    return indices
 
 
 @composite(
@@ -271,7 +271,7 @@ def _along(x: Tensor, at: Tensor, dim: int, name: str) -> Tensor:
 )
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Pick along `dim`; other axes of `index` may be shorter than those of x."""
-    return _along(x, index, dim, "gather")
+    return _index_op(x, positions_along(x, index, dim, "gather"))
 
 
 @composite(
@@ -288,7 +288,7 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:
     x, indices = [
         t.expand([*common[:axis], t.shape[axis], *common[axis + 1 :]]) for t in (x, indices)
     ]
-    return _along(x, indices, axis, "take_along_dim")
+    return _index_op(x, positions_along(x, indices, axis, "take_along_dim"))
 
 
 # ---------------------------------------------------------------------- x[...]
@@ -326,12 +326,21 @@ _view: Final = basic_index.bind()
 
 
 def _is_same_view(a: Tensor, b: Tensor) -> bool:
-    """Return whether two handles are one view: what ``x[0] += 1`` assigns back."""
+    """Return whether two handles are one view: what ``x[0] += 1`` assigns back.
+
+    A detached handle is not: assigning it cuts the gradient.
+    """
     if a._storage is not b._storage or type(a.array) is not type(b.array):
+        return False
+    if a.requires_grad != b.requires_grad or _family(a) is not _family(b):
         return False
     if type(a.array) is not np.ndarray and not hasattr(a.array, "geometry"):
         return False
     return same_geometry(geometry_of(a.array, b.array), geometry_of(b.array))
+
+
+def _family(x: Tensor) -> Any:
+    return None if x._view is None else x._view.family
 
 
 def _split(x: Tensor, key: Any) -> tuple[Tensor, list[Any] | None]:

@@ -16,7 +16,7 @@ from ..shapes import TensorSpec, broadcast_shapes, result_type
 from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare
 
-__all__ = ["matmul"]
+__all__ = ["adjoint", "matmul"]
 
 matmul = declare(
     "matmul(Tensor x, Tensor y) -> Tensor",
@@ -55,8 +55,8 @@ def _matmul_x(grad: Tensor, x_spec: TensorSpec, y: Tensor) -> Tensor:
     if y.ndim == 1:  # grad is [..., n]
         return _column(grad) * y.conj()
     if x_spec.ndim == 1:  # grad is [..., m]
-        return (matmul(_row(grad), _adjoint(y))).squeeze(-2)
-    return matmul(grad, _adjoint(y))
+        return (matmul(_row(grad), adjoint(y))).squeeze(-2)
+    return matmul(grad, adjoint(y))
 
 
 def _matmul_y(grad: Tensor, x: Tensor, y_spec: TensorSpec) -> Tensor:
@@ -64,8 +64,8 @@ def _matmul_y(grad: Tensor, x: Tensor, y_spec: TensorSpec) -> Tensor:
     if x.ndim == 1:  # grad is [..., m]
         return _column(x.conj()) * _row(grad) if y_spec.ndim > 1 else x.conj() * grad
     if y_spec.ndim == 1:  # grad is [..., n]
-        return matmul(_adjoint(x), _column(grad)).squeeze(-1)
-    return matmul(_adjoint(x), grad)
+        return matmul(adjoint(x), _column(grad)).squeeze(-1)
+    return matmul(adjoint(x), grad)
 
 
 def _row(x: Tensor) -> Tensor:
@@ -76,7 +76,8 @@ def _column(x: Tensor) -> Tensor:
     return x.unsqueeze(-1)
 
 
-def _adjoint(x: Tensor) -> Tensor:
+def adjoint(x: Tensor) -> Tensor:
+    """Return the conjugate transpose of matrices."""
     return x.swapaxes(-1, -2).conj()
 
 

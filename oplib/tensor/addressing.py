@@ -9,11 +9,11 @@ Imports `geometry.py`, `view_rules.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from .._record import record
 from . import view_rules
 from .geometry import Geometry, is_contiguous, is_dense, memory_order
 
@@ -24,7 +24,7 @@ Access: TypeAlias = tuple[list[int], list[int], int]
 """Size, stride and offset, as `strided_get` takes them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryOrder:
     """How the logical axes of a dense root relate to its memory.
 
@@ -70,7 +70,7 @@ class MemoryOrder:
         return list(shape), stride, sum(ends)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Address:
     """The elements of a view, as positions in its root.
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._dims import SymInt, same, shorter
+from .._record import record
 from ..errors import AliasError, DataDependentError
 
 __all__ = [
@@ -50,7 +50,7 @@ _COVER_LIMIT: Final = 2**20
 """Bytes the cover test lists before it answers "unknown", which counts as no."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Geometry:
     """How one handle addresses a storage: element i is at ``offset + Σ i[k] * strides[k]``.
 

@@ -1,6 +1,6 @@
 """Hooks as data: what is attached to a node of the backward graph from outside, and its undo.
 
-Imports nothing of oplib. Read next: `grad_meta.py`; the engine runs hooks in `autograd/observe.py`.
+Imports floor 0. Read next: `grad_meta.py`; the engine runs hooks in `autograd/observe.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["HookHandle", "NodeHooks", "add_hook"]
+from .._text import short_repr
+from ..errors import ArgumentError
+
+__all__ = ["HookHandle", "NodeHooks", "add_hook", "require_callable"]
 
 
 class NodeHooks:
@@ -57,6 +60,13 @@ class HookHandle:
 
 def add_hook(table: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
     """Append a hook to an ordered table and return its handle."""
+    require_callable(hook)
     key = next(_hook_numbers)
     table[key] = hook
     return HookHandle(table, key)
+
+
+def require_callable(hook: Any) -> None:
+    """Raise `ArgumentError` for what cannot be called."""
+    if not callable(hook):
+        raise ArgumentError(f"a hook must be callable, got {short_repr(hook)}")

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from .._record import record
 from ..dispatch.keys import BACKENDS, INTERPRETER, META
-from .grad_hooks import HookHandle, NodeHooks, add_hook
+from .grad_hooks import HookHandle, NodeHooks, add_hook, require_callable
 
 __all__ = [
     "AccumulationNode",
@@ -35,6 +35,7 @@ __all__ = [
     "move_retained",
     "new_leaf_meta",
     "new_meta",
+    "require_callable",
     "watch_retained",
 ]
 
@@ -296,7 +297,7 @@ class AccumulationNode:
         return "<AccumulationNode>"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edge:
     """Where an outgoing gradient goes."""
 
@@ -305,7 +306,7 @@ class Edge:
     in_rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GradSlotMeta:
     """What introspection shows of one forward tensor: its description, and its edge if any."""
 
@@ -358,15 +359,30 @@ class Family:
         The root's array, whose geometry the views are addressed in.
     epoch : int
         Number of recorded writes; a handle that has seen fewer is stale.
+    detached : bool
+        Whether its user said ``detach()``: that its values have a history is no surprise then.
+    overwritten : str
+        The operator whose recorded write, through a handle that is no view of this root, changed
+        its memory; empty if there was none.
     """
 
-    __slots__ = ("__weakref__", "epoch", "root", "root_array", "root_keys")
+    __slots__ = (
+        "__weakref__",
+        "detached",
+        "epoch",
+        "overwritten",
+        "root",
+        "root_array",
+        "root_keys",
+    )
 
     def __init__(self, root: AutogradMeta | None, root_array: Any, root_keys: int) -> None:
         self.root = root
         self.root_array = root_array
         self.root_keys = root_keys
         self.epoch = 0
+        self.detached = False
+        self.overwritten = ""
 
 
 class ViewRecord:

@@ -20,7 +20,14 @@ from ..dispatch.lifting import ARRAYS, LIFTERS
 from ..errors import ArgumentError, AutogradError
 from .methods import operator_function
 from .storage import storage_of_array
-from .tensor import Tensor, tensor_from_array, tensor_from_result, weak_scalar
+from .tensor import (
+    Tensor,
+    introduce,
+    settle_apart,
+    tensor_from_array,
+    tensor_from_result,
+    weak_scalar,
+)
 
 __all__ = ["UFUNCS", "from_numpy", "install_protocols", "is_weak"]
 
@@ -114,9 +121,21 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
         )
     _check_numbers(array)
     tensor = tensor_from_array(array)
+    if any(known() is not None for known in tensor._storage.strangers):
+        _join_earlier(tensor)
+    introduce(tensor)
     for frame in reversed(_state.current().stack):
         tensor = frame.interpreter.take_in(tensor)
     return tensor
+
+
+def _join_earlier(tensor: Tensor) -> None:
+    """Make a second handle on a buffer, and the first ones, families that know of each other."""
+    for known in tensor._storage.strangers:
+        other = known()
+        if isinstance(other, Tensor):
+            settle_apart(other)
+    settle_apart(tensor)
 
 
 def _array_of(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

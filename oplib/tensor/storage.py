@@ -22,6 +22,18 @@ from numpy.lib.array_utils import byte_bounds
 __all__ = ["Storage", "new_storage", "owner_of", "publish", "storage_of_array"]
 
 
+def _late(slot: str, default: Any) -> Any:
+    """Return a property over a slot that may not be set."""
+
+    def read(storage: Storage) -> Any:
+        return getattr(storage, slot, default)
+
+    def write(storage: Storage, value: Any) -> None:
+        setattr(storage, slot, value)
+
+    return property(read, write)
+
+
 class Storage:
     """One owning buffer: its version, and its owners once an array over it was seen outside.
 
@@ -33,33 +45,23 @@ class Storage:
         What owns the bytes, kept alive while the table lists it; a tuple of several.
     writer : str
         Name of the operator that wrote last, for messages.
+    strangers : list of weak references
+        Tensors and families over this buffer that are no views of each other, once there are any;
+        see Note [Strangers].
     """
 
     # Only `version` is set from birth: one Storage is made per operator call, and each slot costs.
     # A `__getattr__` for the others would make every read of `version` five times slower.
-    __slots__ = ("__weakref__", "_owner", "_writer", "version")
+    __slots__ = ("__weakref__", "_owner", "_strangers", "_writer", "version")
 
     version: int
     _owner: Any
+    _strangers: Any
     _writer: str
 
-    @property
-    def owner(self) -> Any:
-        """What owns the bytes, once seen outside."""
-        return getattr(self, "_owner", None)
-
-    @owner.setter
-    def owner(self, value: Any) -> None:
-        self._owner = value
-
-    @property
-    def writer(self) -> str:
-        """Name of the operator that wrote last."""
-        return getattr(self, "_writer", "")
-
-    @writer.setter
-    def writer(self, value: str) -> None:
-        self._writer = value
+    owner = _late("_owner", None)
+    strangers = _late("_strangers", ())
+    writer = _late("_writer", "")
 
 
 # Note [The table of owners]

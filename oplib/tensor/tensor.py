@@ -12,6 +12,7 @@ Imports floors 0 to 2 and the files above. Read next: `methods.py`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +42,10 @@ __all__ = [
     "Tensor",
     "alias_of",
     "engine",
+    "introduce",
     "join_family",
+    "settle_apart",
+    "stranger_of",
     "tensor_from_array",
     "tensor_from_result",
     "view_of",
@@ -505,6 +509,43 @@ def alias_of(base: Tensor, array: Any) -> Tensor:
     tensor._view = None
     tensor._storage = base._storage
     return tensor
+
+
+# Note [Strangers]
+# ~~~~~~~~~~~~~~~~
+# Two handles on one buffer that are no views of each other (one came from `detach`, or both from
+# one ndarray) do not share a history. A write through one would change the value of the other
+# behind the back of its history, so it is refused while the other requires grad; and after a
+# recorded write to one, the other must not pass as a constant. Both are asked of the Storage, which
+# knows its families as soon as there are several; a handle alone on its buffer never pays.
+
+
+def stranger_of(base: Tensor, array: Any) -> Tensor:
+    """Return a handle on `base`'s storage that is detached from its history, and known to be."""
+    tensor = alias_of(base, array)
+    if base._keys & AUTOGRAD:
+        join_family(base)
+    introduce(base)
+    settle_apart(tensor).detached = True
+    return tensor
+
+
+def introduce(tensor: Tensor) -> None:
+    """Note on its Storage that a tensor, or its family, is there."""
+    record = tensor._view
+    known: weakref.ref[Any] = weakref.ref(tensor if record is None else record.family)
+    storage = tensor._storage
+    if not storage.strangers:
+        storage.strangers = [known]
+    elif not any(ref is known for ref in storage.strangers):  # == would compare elements
+        storage.strangers = [*(ref for ref in storage.strangers if ref() is not None), known]
+
+
+def settle_apart(tensor: Tensor) -> Family:
+    """Make a tensor the root of a family that its Storage knows, apart from all others there."""
+    family = join_family(tensor)
+    introduce(tensor)
+    return family
 
 
 def view_of(base: Tensor, array: Any, opaque: str = "") -> Tensor:

@@ -262,6 +262,14 @@ def test_a_node_hook_that_returns_another_number_raises(register, value):
         y.backward()
 
 
+@pytest.mark.parametrize("register", ["register_prehook", "register_hook"])
+def test_a_node_hook_must_be_callable(register):
+    y = leaf(2.0) * 1
+    with pytest.raises(ArgumentError, match="must be callable, got 3"):
+        getattr(y.grad_fn, register)(3)
+    y.backward()
+
+
 # ---------------------------------------------------------------------- accumulation hooks
 
 
@@ -291,7 +299,11 @@ def test_an_accumulation_hook_needs_a_leaf_that_requires_grad():
 def test_a_final_hook_registered_inside_a_hook_runs_at_the_end_of_that_run():
     x, order = leaf(1.0), []
     y = x * 1
-    y.register_hook(lambda g: register_final_hook(lambda: order.append(float(x.grad))))
+
+    def hook(g):
+        register_final_hook(lambda: order.append(float(x.grad)))
+
+    y.register_hook(hook)
     y.backward(retain_graph=True)
     assert order == [1.0]
     y.backward()
@@ -306,7 +318,11 @@ def test_a_final_hook_of_a_nested_run_runs_at_the_end_of_the_inner_run():
         w = leaf(2.0)
         with oplib.enable_grad():
             inner = w * 1
-        inner.register_hook(lambda g: register_final_hook(lambda: order.append("inner")))
+
+        def inner_hook(g):
+            register_final_hook(lambda: order.append("inner"))
+
+        inner.register_hook(inner_hook)
         inner.backward()
         order.append("hook")
 
@@ -324,6 +340,30 @@ def test_a_final_hook_registered_outside_waits_for_the_next_run_and_is_forgotten
         assert calls == [2.0]
         (x * 2).backward()
         assert calls == [2.0]
+
+
+def test_a_final_hook_that_waits_runs_after_its_run_and_not_after_one_inside():
+    x, order = leaf(1.0), []
+    y = x * 1
+    inner = leaf(2.0) * 1
+    y.register_hook(lambda g: inner.backward(retain_graph=True))
+    with _state.enter(_state.current()):
+        register_final_hook(lambda: order.append(x.grad is not None))
+        y.backward()
+    assert order == [True]
+
+
+def test_a_final_hook_may_be_removed_before_it_runs():
+    x, calls = leaf(1.0), []
+    with _state.enter(_state.current()):
+        handle = register_final_hook(lambda: calls.append(1))
+        assert (handle.remove(), handle.remove()) == (True, False)
+        handle = register_final_hook(lambda: calls.append(2))
+        (x * 2).backward()
+    assert calls == [2]
+    assert not handle.remove()
+    with pytest.raises(ArgumentError, match="must be callable"):
+        register_final_hook(None)
 
 
 def test_a_final_hook_is_dropped_if_the_run_fails():

@@ -134,6 +134,32 @@ def test_what_cannot_be_stored_raises_and_nothing_is_written(destination, value,
     np.testing.assert_array_equal(destination.numpy(), before)
 
 
+REFUSED_WRITES = {
+    "growing": (lambda x: x.add_(oplib.ones(2, 3)), Exception),
+    "growing copy": (lambda x: x.copy_(oplib.ones(2, 3)), Exception),
+    "growing item": (lambda x: x.__setitem__(0, oplib.ones(3)), Exception),
+    "growing index": (lambda x: x.__setitem__([0], oplib.ones(2)), Exception),
+    "index out of range": (lambda x: x.__setitem__([7], 1.0), IndexError),
+    "item out of range": (lambda x: x.__setitem__(7, 1.0), IndexError),
+    "mask of another shape": (lambda x: x.__setitem__(oplib.tensor([True]), 1.0), IndexError),
+    "complex": (lambda x: x.mul_(1j), TypeError),
+    "float into int": (lambda x: x.cast("int64").__setitem__(0, 1.7), TypeError),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_WRITES)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_write_that_is_refused_counts_as_none(name, recorded):
+    write, error = REFUSED_WRITES[name]
+    x = leaf(1.0, 2.0) * 1 if recorded else tensor(1.0, 2.0)
+    loss = (x * leaf(3.0, 4.0)).sum()
+    with pytest.raises(error):
+        write(x)
+    assert x.inplace_version == 0
+    assert_values(x, [1.0, 2.0])
+    loss.backward()
+
+
 def test_a_wider_operand_does_not_change_the_dtype():
     x, w = leaf(1.0, dtype="float32"), leaf(2.0)
     y = x * 1
@@ -316,6 +342,27 @@ def test_a_whole_overwrite_of_a_view_sends_zeros_there_and_nothing_else():
     (y * tensor(1.0, 10.0, 100.0)).sum().backward()
     assert_values(x.grad, [0.0, 0.0, 100.0])
     assert_values(w.grad, [1.0, 10.0])
+
+
+def test_what_the_base_gets_counts_every_use_of_a_written_view():
+    x = leaf(1.0, 2.0)
+    base = x * 1
+    view = base[:1]
+    view.mul_(3.0)
+    base.retain_grads()
+    assert view.grad_fn.name() == "GradNode_view"
+    ((base * 10).sum() + view.sum() * 100).backward()
+    assert_values(base.grad, [110.0, 10.0])
+    assert_values(x.grad, [330.0, 10.0])
+
+
+def test_assigning_a_detached_handle_of_the_same_elements_cuts_their_gradient():
+    for cut in (lambda y: y.detach()[0], lambda y: oplib.no_grad(lambda: y[0])()):
+        x = leaf(1.0, 2.0)
+        y = x * 2
+        y[0] = cut(y)
+        y.sum().backward()
+        assert_values(x.grad, [0.0, 2.0])
 
 
 def test_a_write_through_a_view_made_under_no_grad_raises():

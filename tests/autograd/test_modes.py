@@ -160,6 +160,12 @@ def test_a_decorated_async_generator_has_the_mode_only_while_its_body_runs():
     assert asyncio.run(main()) == [0, 1]
 
 
+@pytest.mark.parametrize("mode", [oplib.no_grad, oplib.enable_grad, oplib.set_grad_enabled])
+def test_a_mode_decorates_functions_only(mode):
+    with pytest.raises(ArgumentError, match="a grad mode decorates a function, got 3"):
+        mode(True)(3) if mode is oplib.set_grad_enabled else mode(3)
+
+
 def test_set_grad_enabled_acts_at_once_as_a_statement():
     set_grad_enabled(False)
     assert not is_grad_enabled()

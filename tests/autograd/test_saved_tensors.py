@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import oplib
-from oplib import ArgumentError, AutogradError, Library
+from oplib import ArgumentError, AutogradError, Library, Tensor
 from oplib.autograd import saved_tensors_hooks
 from tests.autograd.helpers import assert_values, leaf, no_collector, tensor
 from tests.autograd.test_pylayer_state import Cube, Exp
@@ -325,3 +325,33 @@ def test_a_saved_output_whose_handle_died_recovers_without_error():
         (g,) = oplib.grad(z, x, create_graph=True)
         assert_values(g, 2 * np.exp([0.5]))
         assert_values(oplib.grad(g, x)[0], 2 * np.exp([0.5]))
+
+
+def test_a_value_that_was_packed_elsewhere_is_not_kept_in_memory():
+    x = leaf(1.0, 2.0)
+    alive = []
+
+    def pack(tensor):
+        alive.append(weakref.ref(tensor.array))
+        return tensor.numpy().tobytes()
+
+    with no_collector(), saved_tensors_hooks(pack, lambda b: oplib.tensor(np.frombuffer(b))):
+        y = (x + x).exp().sum()
+        assert [array() for array in alive] == [None]
+        y.backward()
+    assert_values(x.grad, 2 * np.exp([2.0, 4.0]))
+
+
+@pytest.mark.parametrize("pack", [Tensor.numpy, lambda t: {"a": [t.numpy()]}, lambda t: (t, 1)])
+def test_a_packed_value_in_the_same_memory_is_version_checked_after_its_tensor_is_gone(pack):
+    def unpack(packed):
+        value = packed["a"][0] if isinstance(packed, dict) else packed
+        return value[0] if isinstance(value, tuple) else oplib.from_numpy(value)
+
+    x = leaf(1.0, 2.0)
+    with saved_tensors_hooks(pack, unpack):
+        y = (h := x * 2).square().sum()
+    h.add_(1.0)
+    del h
+    with pytest.raises(AutogradError, match=r"version 0 .* \(version 1, last by std::add_\)"):
+        y.backward()

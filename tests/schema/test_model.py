@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from oplib._record import replace
 from oplib.schema import NO_DEFAULT, Argument, FunctionSchema, Return, Slot, TensorType, parse
 from tests.schema.helpers import schema_of
 
@@ -137,7 +138,7 @@ def test_fields_cannot_be_assigned():
     schema = schema_of("Tensor(a!) x, int n=3", "Tensor(a!)")
     nouns = [schema, schema.arguments[0], schema.returns[0], schema.arguments[0].type]
     for noun in [*nouns, schema.arguments[0].type.alias]:
-        field = dataclasses.fields(noun)[0].name
+        field = noun.__match_args__[0]
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(noun, field, None)
     with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
@@ -203,7 +204,7 @@ def test_a_schema_can_be_put_together_by_hand():
     )
     schema = FunctionSchema("ns", "f", "", arguments, (Return(TensorType()),))
     assert schema == parse("ns::f(Tensor x, int[] n=[1, 2]) -> Tensor")
-    assert dataclasses.replace(schema, name="g") == schema.named("ns", "g")
+    assert replace(schema, name="g") == schema.named("ns", "g")
 
 
 def test_texts_do_not_depend_on_the_hash_seed():

@@ -61,9 +61,27 @@ A = normal(3, 4)
 B = normal(3, 4)
 CUBE = normal(2, 3, 4)
 MASK = A > 0
+SQUARE = normal(3, 3) + np.diag([2.0, 3.5, 5.0])
+SQUARES = np.stack([SQUARE, SQUARE.T + np.diag([1.0, 2.0, 4.0])])
 
 UNARY = (
-    *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
+    *(
+        "exp2",
+        "deg2rad",
+        "rad2deg",
+        "cbrt",
+        "neg",
+        "abs",
+        "square",
+        "reciprocal",
+        "exp",
+        "expm1",
+        "sin",
+        "cos",
+        "tan",
+        "sinh",
+        "cosh",
+    ),
     *("tanh", "asinh", "atan", "sigmoid", "relu", "sign", "floor", "ceil", "trunc"),
 )
 UNARY_POSITIVE = (*("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "asin", "acos", "atanh"),)
@@ -110,6 +128,123 @@ CASES: dict[str, list[Call]] = {
     ],
     "dot": [call(A[0], B[0])],
     "outer": [call(A[0], B[:, 0])],
+    "contract": [call("ij,jk->ki", [A, normal(4, 2)]), call("ij,i,k->j", [A, A[:, 0], B[0]])],
+    "einsum": [
+        *(call("ij,jk", [A, normal(4, 2)]), call("ii->i", [SQUARE]), call("iij->j", [SQUARES.T])),
+        *(call("...ij,...j->...i", [CUBE, B[0]]), call("bij,bjk->b", [CUBE, CUBE.swapaxes(1, 2)])),
+        *(call("i,j,k->kij", [A[0], A[1], A[2]]), call("...->...", [A]), call("ij->", [A])),
+        call("...i,...i", [CUBE, normal(1, 3, 4)]),
+    ],
+    "tensordot": [call(CUBE, CUBE, [0, 2], [0, 2]), call(A, B, [], []), call(A, B, [-1], [1])],
+    "kron": [call(A, normal(2)), call(SQUARE, A)],
+    "sort": [call(A), call(CUBE, 1, True)],
+    "argsort": [call(A), call(CUBE, 0, True), call(at(2, 1, 2, 1))],
+    "topk": [call(A, 2), call(CUBE, 1, 1, False)],
+    "median": [call(A), call(CUBE, 1), call(A, 1, True)],
+    "quantile": [call(A, 0.3), call(CUBE, 0.9, 2), call(A, 1.0, 0, True)],
+    "searchsorted": [call(at(1.0, 2.0, 4.0), A), call(at(1, 2, 2, 4), at(2, 5), right=True)],
+    "unique": [call(at(3, 1, 3, 2))],
+    "nonzero": [call(MASK)],
+    "count_nonzero": [call(at(0, 2, 0)), call(MASK, 1, True)],
+    "isclose": [call(A, A + 1e-9), call(A, B)],
+    **{name: [call(CUBE, 1), call(A, -1), call(A[:1], 0)] for name in ("cumprod", "cummax")},
+    **{name: [call(CUBE, 1), call(A, -1)] for name in ("cummin", "cumargmax", "cumargmin")},
+    "diff": [call(A), call(CUBE, 2, 1)],
+    "fft_c2c": [call(CUBE, 1), call(A, -1, "ortho")],
+    "ifft_c2c": [call(CUBE, 1), call(A, 0, "forward")],
+    "rfft_r2c": [call(CUBE, 1), call(A, -1, "ortho")],
+    "irfft_c2r": [call(A, 6, -1), call(A, 5, 0, "forward")],
+    "fft": [call(A), call(CUBE, 5, 1), call(A, 2, 0, "ortho")],
+    "ifft": [call(A), call(CUBE, 2, 1)],
+    "rfft": [call(A), call(CUBE, 5, 1, "forward"), call(A, 2)],
+    "irfft": [call(A), call(CUBE, 5, 1), call(A, 4, 0, "ortho")],
+    **{name: [call(CUBE), call(CUBE, [3, 5]), call(A, dim=[0])] for name in ("fftn", "ifftn")},
+    **{name: [call(CUBE), call(A, [1])] for name in ("fftshift", "ifftshift")},
+    "roll": [call(A, 2), call(CUBE, [1, -1], [0, 2]), call(A, 0, 1)],
+    "scatter": [call(A, 1, at([0, 3], [2, 1], [1, 0]), B), call(A, 0, at([2, 0, 1, 1]), B)],
+    "scatter_add": [call(A, 1, at([0, 0], [2, 2], [1, 0]), B), call(A, 0, at([2, 0]), B)],
+    "index_add": [call(A, 1, at(0, 0), normal(3, 2)), call(CUBE, 0, at(1), normal(1, 3, 4))],
+    "index_copy": [call(A, 1, at(0, 2), normal(3, 2)), call(A, 0, at(1, 0), normal(2, 4))],
+    "take": [call(A, at([0, 11], [5, -1]))],
+    "masked_select": [call(A, MASK), call(A, MASK[0])],
+    "one_hot": [call(at([0, 2], [1, 1]), 3)],
+    "tile": [call(A, [2, 1]), call(A[0], [3]), call(A, [2, 1, 2]), call(A, [1, 1])],
+    "repeat_interleave": [call(A, 2), call(CUBE, 3, 1), call(A, 1, 0)],
+    "pad": [
+        *(call(A, [1, 2]), call(A, [0, 1, 2, 0], "constant", 1.5), call(A, [-1, 2])),
+        *(call(A, [2, 3, 1, 1], "reflect"), call(A, [2, 0], "replicate"), call(A, [0, 0])),
+        call(CUBE, [1, 3], "circular"),
+    ],
+    **{name: [call(A, B), call(A, normal(4))] for name in ("atan2", "hypot", "logaddexp")},
+    **{name: [call(A, B)] for name in ("fmod", "copysign")},
+    **{name: [call(A)] for name in ("erf", "erfc", "ndtr", "i0", "i1", "sinc", "nan_to_num")},
+    **{name: [call(positive(3, 4))] for name in ("erfinv", "gammaln", "digamma", "logit")},
+    "polygamma": [call(1, positive(3, 4)), call(2, positive(2))],
+    "xlogy": [call(A, positive(3, 4))],
+    **{
+        name: [call(A)] for name in ("elu", "gelu", "leaky_relu", "log_sigmoid", "silu", "softplus")
+    },
+    "lerp": [call(A, B, 0.3), call(A, B, positive(4))],
+    **{name: [call(A, B), call(A, B, "none")] for name in ("mse_loss", "l1_loss", "huber_loss")},
+    **{
+        name: [call(positive(3, 4), positive(3, 4)), call(positive(2), positive(2), "sum")]
+        for name in ("binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
+    },
+    "nll_loss": [
+        *(call(A, at(0, 3, 1)), call(A, at(0, -100, 1), positive(4)), call(A[0], np.array(2))),
+        call(CUBE, at([0, 2, 1, 1], [1, 1, 0, 2]), reduction="none"),
+    ],
+    "cross_entropy": [
+        *(call(A, at(0, 3, 1)), call(A, at(0, -100, 1), positive(4), label_smoothing=0.1)),
+        *(call(A, positive(3, 4)), call(CUBE, at([0, 2, 1, 1], [1, 1, 0, 2]), reduction="sum")),
+        call(A, positive(3, 4), positive(4), label_smoothing=0.2),
+    ],
+    "linear": [call(A, normal(2, 4)), call(CUBE, normal(5, 4), normal(5))],
+    "embedding": [call(A, at([0, 2], [2, 2]))],
+    "cosine_similarity": [call(A, B), call(CUBE, CUBE[::-1].copy(), 1)],
+    "attention": [
+        *(call(CUBE, normal(2, 5, 4), normal(2, 5, 3)), call(CUBE, CUBE, CUBE, causal=True)),
+        call(A, B, B, normal(3, 3) > -1, scale=0.7),
+    ],
+    "layer_norm": [call(A, [4]), call(CUBE, [3, 4], normal(3, 4), normal(3, 4))],
+    "rms_norm": [call(A), call(CUBE, normal(4))],
+    "group_norm": [call(normal(2, 4, 3), 2), call(normal(2, 4), 2, normal(4), normal(4))],
+    "batch_norm": [call(CUBE, normal(3), positive(3)), call(A, A[0], A[0] ** 2, A[1], A[2])],
+    "conv1d": [
+        call(normal(2, 3, 5), normal(4, 3, 2)),
+        call(normal(1, 4, 6), normal(2, 2, 2), normal(2), 2, 1, 2, 2),
+    ],
+    "conv2d": [
+        call(normal(1, 2, 4, 3), normal(2, 2, 2, 2)),
+        call(normal(2, 2, 4, 4), normal(2, 1, 2, 1), normal(2), [2, 1], [1, 0], [1, 2], 2),
+    ],
+    "conv3d": [call(normal(1, 1, 2, 3, 2), normal(2, 1, 1, 2, 2))],
+    "max_pool1d": [call(normal(1, 2, 5), 2), call(normal(2, 5), 3, 1, 1)],
+    "avg_pool1d": [call(normal(1, 2, 5), 2), call(normal(2, 5), 3, 1, 1)],
+    "max_pool2d": [call(normal(1, 2, 4, 4), 2), call(normal(1, 1, 3, 4), [2, 3], 1, [1, 0])],
+    "avg_pool2d": [call(normal(1, 2, 4, 4), 2), call(normal(1, 1, 3, 4), [2, 3], 1, [1, 0])],
+    **{name: [call([2, 3]), call([4], dtype="float32")] for name in ("rand", "randn")},
+    "randint": [call(0, 5, [2, 3])],
+    "randperm": [call(5)],
+    "bernoulli": [call(positive(3, 4))],
+    "dropout": [call(A, 0.0), call(A, 0.5, False)],
+    "tril": [call(A), call(CUBE, -1), call(A, 1)],
+    "triu": [call(A), call(CUBE, -1), call(A, 1)],
+    **{name: [call(SQUARE), call(SQUARES)] for name in ("inv", "det", "slogdet", "trace")},
+    "solve": [
+        *(call(SQUARE, normal(3)), call(SQUARE, normal(3, 2)), call(SQUARES, normal(3, 1))),
+        *(call(SQUARES, normal(3)), call(SQUARE, normal(2, 3, 2))),
+    ],
+    "solve_triangular": [
+        call(SQUARE, normal(3, 2), upper=True),
+        call(SQUARES, normal(3), upper=False),
+    ],
+    "pinv": [call(A), call(CUBE), call(A.T.copy())],
+    "lstsq": [call(A.T.copy(), normal(4, 2))],
+    "cholesky": [call(SQUARE), call(SQUARES)],
+    "qr": [call(SQUARE), call(CUBE.swapaxes(1, 2).copy())],
+    "eigh": [call(SQUARE), call(SQUARES)],
+    "svd": [call(SQUARE), call(A), call(A.T.copy())],
     # views
     "transpose": [call(CUBE), call(CUBE, [1, 2, 0]), call(CUBE, [-1, 0, 1])],
     "swapaxes": [call(CUBE, 0, -1)],
@@ -195,8 +330,13 @@ def _keeps_shape(given: Call) -> bool:
 
 CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] for name in IN_PLACE}
 
-UNINITIALISED = ("empty", "empty_like", "new_empty")
-"""Operators whose values mean nothing."""
+UNINITIALISED = (
+    *("empty", "empty_like", "new_empty", "rand", "randn", "randint", "randperm", "bernoulli"),
+)
+"""Operators whose values cannot be known."""
+
+DYNAMIC = ("unique", "nonzero", "masked_select")
+"""Operators whose results have sizes that depend on data."""
 
 COMPLEX = (
     *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
@@ -216,6 +356,11 @@ COMPLEX = (
     ),
     *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
     *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
+    *("exp2", "lerp", "linear", "conv1d", "conv2d", "avg_pool1d"),
+    *("fft", "ifft", "irfft", "fftn", "roll", "scatter", "scatter_add", "index_add", "tile", "pad"),
+    *("contract", "einsum", "tensordot", "kron", "cumprod", "diff"),
+    *("tril", "inv", "det", "slogdet", "trace", "solve", "solve_triangular", "pinv", "lstsq"),
+    *("cholesky", "qr"),
     *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),
 )
 """Operators whose cases are also checked on complex numbers."""

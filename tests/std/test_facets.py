@@ -16,6 +16,7 @@ from oplib.testing import gradcheck, gradgradcheck
 from tests.std.cases import (
     CASES,
     COMPLEX,
+    DYNAMIC,
     LAYOUTS,
     UNINITIALISED,
     WRITING,
@@ -98,6 +99,8 @@ def first_argument(given: Call) -> Any:
 def test_the_fake_rule_predicts_shape_dtype_and_strides(name, given, layout):
     if name == "as_strided" and layout in ("reversed", "strided"):
         pytest.skip("counts from the start of the storage, which is elsewhere")
+    if name in DYNAMIC:
+        pytest.skip("a size that depends on data")
     real = as_tensors(given.mapped(LAYOUTS[layout]))
     with oplib.FakeTensorMode() as mode:
         fake = Call(_faked(as_tensors(given.mapped(LAYOUTS[layout])).args, mode), given.kwargs)
@@ -135,7 +138,9 @@ def test_functionalized_and_captured_calls_give_the_eager_values(name, given, tr
     )
     expected, result = run(*tensors()), program(*tensors())
     pairs = (
-        zip(expected, result, strict=True) if isinstance(expected, list) else [(expected, result)]
+        zip(expected, result, strict=True)
+        if isinstance(expected, list | tuple)
+        else [(expected, result)]
     )
     for a, b in pairs:
         np.testing.assert_array_equal(b.numpy(), a.numpy())
@@ -161,7 +166,7 @@ def differentiable(name: str, given: Call) -> Any:
         return op(*args, **call.kwargs)
 
     result = run(*call.args)
-    parts = result if isinstance(result, list) else [result]
+    parts = result if isinstance(result, list | tuple) else [result]
     return (run, call.args) if any(part.requires_grad for part in parts) else None
 
 
@@ -181,6 +186,9 @@ def test_only_comparisons_positions_and_creation_stop_gradients():
         *MODULES["comparison"],
         *MODULES["creation"],
         *("isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin", "index_winners"),
+        *("argsort", "searchsorted", "unique", "nonzero", "count_nonzero", "isclose"),
+        *("cumargmax", "cumargmin", "one_hot", "bernoulli"),
+        *("rand", "randn", "randint", "randperm"),
         "set_value",
     }
 
@@ -220,7 +228,8 @@ def test_in_place_operators_store_what_the_functional_ones_compute(name, given):
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "C"])
 @pytest.mark.parametrize(
-    ("name", "given"), identifiers(name for name in CASES if name not in MODULES["creation"])
+    ("name", "given"),
+    identifiers(n for n in CASES if n not in {*MODULES["creation"], *UNINITIALISED}),
 )
 def test_values_do_not_depend_on_layout(name, given, layout):
     if name == "as_strided":
@@ -228,6 +237,10 @@ def test_values_do_not_depend_on_layout(name, given, layout):
     plain, other = as_tensors(given), as_tensors(given.mapped(LAYOUTS[layout]))
     expected = operator(name)(*plain.args, **plain.kwargs)
     result = operator(name)(*other.args, **other.kwargs)
-    pairs = zip(expected, result, strict=True) if isinstance(result, list) else [(expected, result)]
+    pairs = (
+        zip(expected, result, strict=True)
+        if isinstance(result, list | tuple)
+        else [(expected, result)]
+    )
     for a, b in pairs:
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-12, atol=1e-14)
