@@ -95,7 +95,9 @@ def is_only_owner(gradient: Tensor) -> bool:
 
     Views, exported buffers and saved values hold a reference to the array.
     """
-    if gradient._keys != CPU or getrefcount(gradient.array) != _IN_ATTRIBUTE:
+    if gradient._keys != CPU or gradient.autograd_meta is not None:
+        return False
+    if getrefcount(gradient.array) != _IN_ATTRIBUTE:
         return False
     flags = gradient.array.flags
     return bool(flags.owndata and flags.carray)

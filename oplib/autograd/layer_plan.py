@@ -69,19 +69,31 @@ def _plan(
 ) -> Callable[..., Any]:
     """Generate the plan of plain calls with tensors at the given places."""
     every = [local_name(name) for name in facts.names]
-    given = [name for name, is_tensor in zip(every, tensors, strict=True) if is_tensor]
-    args = tuple_text(every)
-    pairs = zip(every, tensors, strict=True)
+    lines = [f"def plan({', '.join(every)}):", *_forward_lines(every, tensors)]
+    lines += _record_lines([x for x, t in zip(every, tensors, strict=True) if t])
+    names = {
+        **_NAMES,
+        "_op_choose": choose,
+        "_op_facts": facts,
+        "_op_forward": facts.forward,
+        "_op_kind": facts.kind,
+        "_op_tensors": None if all(tensors) else tensors,
+        "_op_title": facts.title,
+    }
+    owner: Any = facts
+    return generate(owner, f"apply {tensors}", "plan", lines, names)  # type: ignore[no-any-return]
+
+
+def _forward_lines(every: list[str], tensors: tuple[bool, ...]) -> list[str]:
+    """Return the lines that read edges and run forward."""
+    given = [x for x, t in zip(every, tensors, strict=True) if t]
     unlike = [
         f"_op_type({x}) is not _op_Tensor" if t else f"_op_isinstance({x}, _op_other_types)"
-        for x, t in pairs
+        for x, t in zip(every, tensors, strict=True)
     ]
     needs = [f"_op_m_{x} is not None" if x in given else "False" for x in every]
-    unusual = [f"_op_s_{x}.version != _op_v_{x} or _op_out._storage is _op_s_{x}" for x in given]
-    metas = tuple_text([f"_op_m_{x}" for x in given])
-    versions = tuple_text([f"_op_v_{x}" for x in given])
+    args, written = tuple_text(every), tuple_text([f"_op_v_{x}" for x in given])
     lines = [
-        f"def plan({', '.join(every)}):",
         f"    if {' or '.join(unlike) or 'False'}:",
         f"        return _op_choose({', '.join(every)})",
         "    _op_state = _op_current()",
@@ -93,7 +105,8 @@ def _plan(
             f"    if {x}._keys & {VIEW}: _op_refresh({x})",
             f"    _op_m_{x} = {x}.autograd_meta if {x}._keys & {AUTOGRAD} else None",
         ]
-    lines += [
+    return [
+        *lines,
         f"    _op_needs = {tuple_text(needs)}",
         "    if True not in _op_needs:",
         f"        return _op_any(_op_facts, {args}, {{}})",
@@ -103,16 +116,26 @@ def _plan(
         "    try:",
         f"        _op_out = _op_forward({', '.join(['_op_ctx', *every])})",
         "    except BaseException:",
-        f"        _op_bump(_op_ctx, {tuple_text(given)}, {versions})",
+        f"        _op_bump(_op_ctx, {tuple_text(given)}, {written})",
         "        raise",
         "    finally:",
         "        _op_set_state(_op_state)",
+    ]
+
+
+def _record_lines(given: list[str]) -> list[str]:
+    """Return the lines that make a node of one fresh result, or hand over any other."""
+    inputs = tuple_text(given)
+    metas = tuple_text([f"_op_m_{x}" for x in given])
+    versions = tuple_text([f"_op_v_{x}" for x in given])
+    unusual = [f"_op_s_{x}.version != _op_v_{x} or _op_out._storage is _op_s_{x}" for x in given]
+    return [
         "    if (_op_type(_op_out) is not _op_Tensor or _op_ctx._ctx_marks is not _op_unmarked",
         *[f"            or {condition}" for condition in unusual],
         "            or (_op_d := (_op_a := _op_out.array).dtype) is not _op_float64",
         "            and _op_d.kind not in 'fcV'):",
-        f"        return _op_record(_op_Call(_op_facts, _op_tensors, None, {metas}, "
-        f"{tuple_text(given)}, {versions}), _op_ctx, _op_out)",
+        f"        _op_call = _op_Call(_op_facts, _op_tensors, None, {metas}, {inputs}, {versions})",
+        "        return _op_record(_op_call, _op_ctx, _op_out)",
         "    _op_n = _op_new(_op_Node)",
         "    _op_n.kind = _op_kind",
         f"    _op_n.edges = {metas}",
@@ -124,49 +147,16 @@ def _plan(
         "    _op_n.shapes = _op_m.shape = _op_a.shape",
         "    _op_n.dtypes = _op_m.dtype = _op_d",
         "    if not _op_ctx.grad_in_dtype_consistent: _op_m.dtype = None",
-        f"    _op_kept = _op_ctx._ctx_attach(_op_n, {tuple_text(given)}, (_op_out,), True)",
+        f"    _op_kept = _op_ctx._ctx_attach(_op_n, {inputs}, (_op_out,), True)",
         "    _op_n.saved = (_op_ctx, _op_tensors, _op_kept)",
         f"    if _op_out._keys & {INTERPRETER}:",
-        f"        _op_out = _op_seen(_op_facts, _op_out, {tuple_text(given)})",
+        f"        _op_out = _op_seen(_op_facts, _op_out, {inputs})",
         f"    if _op_references(_op_out) != {UNSHARED} or _op_out._view is not None:",
-        "        _op_out = _op_alias(_op_out, _op_out.array)",
+        "        _op_out = _op_alias(_op_out, _op_out.array)  # somebody else holds that handle",
         "    _op_out.autograd_meta = _op_m",
         f"    _op_out._keys |= {AUTOGRAD}",
         "    return _op_out",
     ]
-    names = {
-        "_op_Call": LayerCall,
-        "_op_Context": PyLayerContext,
-        "_op_Meta": AutogradMeta,
-        "_op_Node": GradNode,
-        "_op_Tensor": Tensor,
-        "_op_alias": alias_of,
-        "_op_any": apply_any,
-        "_op_bump": bump_dirty,
-        "_op_choose": choose,
-        "_op_current": _state.current,
-        "_op_default": _state.DEFAULT_STATE,
-        "_op_facts": facts,
-        "_op_float64": np.dtype(np.float64),
-        "_op_forward": facts.forward,
-        "_op_grad_off": grad_off,
-        "_op_isinstance": isinstance,
-        "_op_kind": facts.kind,
-        "_op_new": object.__new__,
-        "_op_off": grad_off(_state.DEFAULT_STATE),
-        "_op_other_types": (Tensor, *_CONTAINERS),
-        "_op_record": record_outputs,
-        "_op_references": getrefcount,
-        "_op_refresh": refresh_for_use,
-        "_op_seen": as_seen_below,
-        "_op_set_state": _state.set_state,
-        "_op_tensors": None if all(tensors) else tensors,
-        "_op_title": facts.title,
-        "_op_type": type,
-        "_op_unmarked": UNMARKED,
-    }
-    owner: Any = facts
-    return generate(owner, f"apply {tensors}", "plan", lines, names)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- any call
@@ -237,3 +227,31 @@ def _bound(
         else:
             found.append((name, value))
     return found
+
+
+_NAMES: Final[dict[str, Any]] = {
+    "_op_Call": LayerCall,
+    "_op_Context": PyLayerContext,
+    "_op_Meta": AutogradMeta,
+    "_op_Node": GradNode,
+    "_op_Tensor": Tensor,
+    "_op_alias": alias_of,
+    "_op_any": apply_any,
+    "_op_bump": bump_dirty,
+    "_op_current": _state.current,
+    "_op_default": _state.DEFAULT_STATE,
+    "_op_float64": np.dtype(np.float64),
+    "_op_grad_off": grad_off,
+    "_op_isinstance": isinstance,
+    "_op_new": object.__new__,
+    "_op_off": grad_off(_state.DEFAULT_STATE),
+    "_op_other_types": (Tensor, *_CONTAINERS),
+    "_op_record": record_outputs,
+    "_op_references": getrefcount,
+    "_op_refresh": refresh_for_use,
+    "_op_seen": as_seen_below,
+    "_op_set_state": _state.set_state,
+    "_op_type": type,
+    "_op_unmarked": UNMARKED,
+}
+"""What the text of every plan refers to."""
