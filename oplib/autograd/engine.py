@@ -40,7 +40,6 @@ from .observe import observe, run_posthooks, run_prehooks
 
 __all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order", "run"]
 
-_new: Final = object.__new__
 _leaf_lock: Final = threading.Lock()
 
 
@@ -85,7 +84,7 @@ class GradTensorHolder:
 
 def _holder(node: Node, waiting: int) -> GradTensorHolder:
     """Return an empty holder; twice as fast as a constructor."""
-    holder: GradTensorHolder = _new(GradTensorHolder)
+    holder = GradTensorHolder()
     holder.node = node
     holder.waiting = waiting
     holder.own = None

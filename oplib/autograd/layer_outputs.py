@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from .. import _state
 from .._text import short_repr
@@ -22,10 +22,10 @@ from ..prims import layer_boundary
 from ..tensor.grad_meta import (
     AutogradMeta,
     GradNode,
-    ViewRecord,
     WideGradNode,
     move_retained,
     new_meta,
+    new_view_record,
 )
 from ..tensor.tensor import Tensor, alias_of, join_family
 from .context import PyLayerContext
@@ -42,8 +42,6 @@ __all__ = [
     "rebuilt",
     "record_outputs",
 ]
-
-_new: Final = object.__new__
 
 
 class LayerCall:
@@ -151,7 +149,7 @@ def _ids(tensors: Sequence[Tensor]) -> set[int]:
 
 
 def _wide_node(call: LayerCall, outputs: list[Tensor], layout: list[int | None]) -> WideGradNode:
-    node: WideGradNode = _new(WideGradNode)
+    node = WideGradNode()
     node.kind = call.facts.wide_kind
     node.edges = call.edges
     node.hooks = None
@@ -179,7 +177,7 @@ def _fresh(
     handle._keys |= AUTOGRAD
     base = next((t for t in call.inputs if t._storage is made._storage), None)
     if base is not None:
-        handle._view = ViewRecord(join_family(base), opaque=call.facts.title)
+        handle._view = new_view_record(join_family(base), opaque=call.facts.title)
         handle._keys |= VIEW
     return handle
 

@@ -20,9 +20,9 @@ from oplib.errors import ArgumentError, OpCheckError
 from oplib.shapes import TensorSpec, broadcast, like, like_spec
 from oplib.testing import opcheck
 from oplib.testing.compare import same_bytes
-from oplib.testing.layouts import LAYOUTS
 from oplib.testing.memory import copy_tree
 from oplib.testing.opcheck import CHECKS
+from oplib.testing.sampling import LAYOUTS
 from tests.testing.helpers import leaf, operator, scope, tensor
 from tests.testing.right_operators import RIGHT
 from tests.testing.wrong_operators import WRONG, Wrong
