@@ -99,7 +99,7 @@ FLOORS: Floors = (
     ),
     # 6: what combines siblings
     (
-        package("program", "recorder signature program capture kernels joint compile"),
+        package("program", "recorder signature program saving capture kernels joint compile"),
         loose("checked"),
         loose("amp"),
     ),
@@ -118,7 +118,7 @@ FLOORS: Floors = (
             "testing",
             "compare space hints report problem numeric gradcheck memory calls sampling session "
             "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
-            "checks.functional checks.gradient checks opcheck "
+            "checks.functional checks.agreement checks.gradient checks opcheck "
             "parametrize plugin",
         ),
     ),

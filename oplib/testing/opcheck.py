@@ -23,6 +23,7 @@ from ..errors import ArgumentError, OpCheckError
 from ..tensor.storage import owner_of
 from ..tensor.tensor import Tensor
 from .calls import Call, Subject
+from .checks.agreement import ARGUMENTS, LAYOUT, PICKLE, PROVIDERS, THREADS
 from .checks.alias import ALIAS
 from .checks.determinism import DETERMINISM
 from .checks.fake import DTYPES_CHECK, FAKE_CHECK
@@ -150,12 +151,19 @@ CHECKS: Final[Mapping[str, Check]] = {
         SECOND_GRADIENT,
         DETERMINISM,
         FUNCTIONAL_CHECK,
+        LAYOUT,
         DTYPES_CHECK,
+        ARGUMENTS,
+        PROVIDERS,
+        THREADS,
+        PICKLE,
     )
 }
 """The checks by name, in the order in which they run."""
 
-FOR_LAYERS: Final = ("mutation", "gradient", "second_gradient", "determinism")
+FOR_LAYERS: Final = (
+    *("mutation", "gradient", "second_gradient", "determinism", "layout", "threads"),
+)
 """The checks that need no schema, so that they apply to a PyLayer."""
 
 KEPT: Final = 3
