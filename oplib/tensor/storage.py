@@ -116,7 +116,7 @@ def storage_of_array(array: Any) -> Storage:
         return _enter_view(array, owner)
     storage = Storage()
     storage.version = 0
-    storage.owner = owner  # set here: to ask a Storage for an owner it has not is slow
+    storage._owner = owner  # half the price of the property
     return _enter(owner, storage)
 
 
@@ -148,7 +148,7 @@ def is_read_only(array: np.ndarray[Any, Any], storage: Storage) -> bool:
     if array.flags.writeable:
         return False
     owner = owner_of(array)
-    unseen = storage.owner is None and type(owner) is np.ndarray and owner.size
+    unseen = getattr(storage, "_owner", None) is None and type(owner) is np.ndarray and owner.size
     if unseen and not owner.flags.writeable:  # else only this view is: it overlaps itself, say
         owner.flags.writeable = array.flags.writeable = True
     return not array.flags.writeable
@@ -163,9 +163,9 @@ def _enter(owner: Any, storage: Storage) -> Storage:
         listed = None if found is None else found()
         if listed is not None:
             return listed
-        known = storage.owner
+        known = getattr(storage, "_owner", None)
         if known is not owner:
-            storage.owner = owner if known is None else (known, owner)
+            storage._owner = owner if known is None else (known, owner)
         if _opaque:
             _opaque.pop(key, None)
         _by_owner[key] = weakref.ref(storage)
