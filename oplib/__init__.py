@@ -254,7 +254,7 @@ def _install() -> None:
         family.ViewStage(),
     ):
         install_stage(stage)
-    engine.backward = general_grad.backward
+    engine.backward_from = general_grad.backward_from
     engine.check_write = family.check_write
     engine.refresh = family.refresh
     engine.register_hook = hooks.register_hook

@@ -61,6 +61,17 @@ class State:
         self.stack = stack
         self.config = config
 
+    def replaced(self, include: int, user: int, config: Mapping[str, Any]) -> State:
+        """Return a State that differs in these fields, four times faster than `replace`."""
+        state: State = object.__new__(State)
+        state.include = include
+        state.user = user
+        state.handled = self.handled
+        state.mask = user & ~self.handled
+        state.stack = self.stack
+        state.config = config
+        return state
+
     def replace(self, **changes: Any) -> State:
         """Return a State that differs in the named fields."""
         fields: dict[str, Any] = {

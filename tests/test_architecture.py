@@ -81,7 +81,7 @@ FLOORS: Floors = (
         package(
             "autograd",
             "guard modes wrapper gradients observe anomaly engine family general_grad hooks "
-            "returned context recorder general layer_facts layer_outputs pylayer stage "
+            "returned context recorder general layer_facts layer_outputs layer_plan pylayer stage "
             "backward_graph checkpoint",
         ),
         package("meta", "conversion mode context placement results stage"),

@@ -170,10 +170,10 @@ def _kept(saved: Any) -> Iterator[str]:
     while pending:
         found = pending.pop()
         if type(found) is SavedAttribute:
-            found = found.record
+            found = found.known
         if isinstance(found, PackedTensor):
             yield f"{_described(found.shape, found.dtype)} packed"
-        elif isinstance(found, tuple) and len(found) == 4 and isinstance(found[1], Storage):
+        elif isinstance(found, tuple) and len(found) > 3 and isinstance(found[1], Storage):
             yield _described(found[0].shape, found[0].dtype)
         elif isinstance(found, tuple | list | dict):
             pending += reversed(list(found.values() if isinstance(found, dict) else found))

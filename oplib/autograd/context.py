@@ -10,61 +10,87 @@ Imports floors 0 to 4, `wrapper.py`, `guard.py`, `family.py`.
 
 from __future__ import annotations
 
-import operator
-import weakref
+import functools
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, Final, TypeAlias
+from operator import is_
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import ref
 
 from .. import _state
 from .._text import short_repr
 from .._tree import TreeDef, flatten, leaves, tree_map, unflatten
-from ..dispatch.keys import AUTOGRAD
+from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, AutogradError
 from ..tensor.grad_meta import GradNode
+from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
 from .family import check_write
 from .guard import guard
-from .wrapper import PackedTensor, Record, recover, recover_output, save, save_all
+from .wrapper import PackedTensor, recover, recover_output, save
 
-__all__ = ["NOTHING_KEPT", "Context", "Kept", "OperatorContext", "PyLayerContext"]
+__all__ = ["NOTHING_KEPT", "UNMARKED", "Context", "Kept", "OperatorContext", "PyLayerContext"]
 
 
 Place: TypeAlias = int | None
 """Where the history of a kept tensor is: the index of an input's edge, ``-1 - position`` of an
 output, or None for an intermediate value, whose history is unknown."""
 
-Handle: TypeAlias = weakref.ref[Tensor] | None
+SavedTensor: TypeAlias = tuple[Any, Storage, int, int, ref[Tensor]] | PackedTensor
+"""What is kept of one tensor: array, storage, version, key set, and the handle that was given."""
 
 
 class SavedAttribute:
-    """A tensor inside an attribute of ctx."""
+    """A tensor inside an attribute of ctx: its record, its place, and whether it is a constant."""
 
-    __slots__ = ("constant", "handle", "place", "record")
+    __slots__ = ("known",)
 
     def __init__(self, tensor: Tensor, place: Place, constant: bool) -> None:
-        self.record: Record = save(tensor)
-        self.place = place
-        self.handle: Handle = weakref.ref(tensor)
-        self.constant = constant
+        self.known = (_kept(tensor), place, constant)
 
 
 Kept: TypeAlias = tuple[
-    Sequence[Record | None],
-    Sequence[Place],
-    Sequence[Handle],
+    Sequence[SavedTensor | None],
+    Sequence[Place] | None,
     Set[int],
     TreeDef | None,
     Mapping[str, Any],
 ]
 """What a node keeps for a ctx; by convention the last element of ``node.saved``.
 
-Per tensor given to `save_for_backward` a record, a place and a handle, None included; which of them
-are stated to be constant; how they were nested; and the user's attributes that hold tensors.
+Per tensor given to `save_for_backward` a record and a place, None included (no places: they are all
+the inputs, in order); which of them are stated to be constant; how they were nested; and the user's
+attributes that hold tensors.
 """
 
 _NONE: Final[Set[int]] = frozenset()
-NOTHING_KEPT: Final[Kept] = ((), (), (), _NONE, None, {})
+NOTHING_KEPT: Final[Kept] = ((), None, _NONE, None, {})
+
+
+class Marks(NamedTuple):
+    """What forward said of its tensors, and the autocast policy it ran under.
+
+    `early` are the dirty ones that were marked before something was saved.
+    """
+
+    constants: tuple[Tensor, ...] = ()
+    undifferentiable: tuple[Tensor, ...] = ()
+    dirty: tuple[Tensor, ...] = ()
+    early: tuple[Tensor, ...] = ()
+    not_inplace: tuple[Tensor, ...] = ()
+    autocast: Any = None
+
+
+UNMARKED: Final = Marks()
+
+_NOTHING_SAVED: Final[tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]] = (
+    (),
+    [],
+    None,
+)
+"""The tensors given to `save_for_backward`, their records, and how they were nested."""
+
+_NO_EDGE: Final = object()
 
 
 class Context:
@@ -93,19 +119,12 @@ class Context:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "_ctx_autocast",
-        "_ctx_constants",
-        "_ctx_dirty",
-        "_ctx_dirty_when_saved",
-        "_ctx_given",
+        "_ctx_marks",
         "_ctx_needs",
         "_ctx_node",
-        "_ctx_not_inplace",
         "_ctx_recording",
-        "_ctx_records",
+        "_ctx_saved",
         "_ctx_title",
-        "_ctx_tree",
-        "_ctx_undifferentiable",
         "grad_in_dtype_consistent",
         "materialize_grads",
     )
@@ -115,14 +134,9 @@ class Context:
         self._ctx_needs = needs
         self._ctx_recording = recording
         self.materialize_grads = self.grad_in_dtype_consistent = True
-        self._ctx_tree: TreeDef | None = None
-        self._ctx_node: weakref.ref[GradNode] | None = None
-        self._ctx_records: Sequence[Record | None] = ()
-        self._ctx_given: Sequence[Tensor | None] = ()
-        none: tuple[Tensor, ...] = ()
-        self._ctx_constants = self._ctx_undifferentiable = none
-        self._ctx_dirty = self._ctx_dirty_when_saved = self._ctx_not_inplace = none
-        self._ctx_autocast: Any = None
+        self._ctx_node: ref[GradNode] | None = None
+        self._ctx_saved = _NOTHING_SAVED
+        self._ctx_marks = UNMARKED
 
     @property
     def needs_input_grad(self) -> tuple[Any, ...]:
@@ -137,22 +151,24 @@ class Context:
         ArgumentError
             For a value that is no tensor; keep it as an attribute: ``ctx.name = value``.
         """
-        flat: Sequence[Any] = values
+        hooked = _state.current().include & SAVED_TENSOR_HOOKS
+        records: list[SavedTensor | None] = []
         tree = None
         for value in values:
-            if type(value) is not Tensor:
+            if type(value) is not Tensor or hooked:
                 flat, tree = flatten(values)
                 _require_tensors(flat)
+                values = tuple(flat)
+                records = [None if t is None else _kept(t) for t in flat if self._ctx_recording]
                 break
-        self._ctx_given = flat
-        self._ctx_tree = tree
-        if self._ctx_recording:
-            self._ctx_records = save_all(flat)
-            self._ctx_dirty_when_saved = self._ctx_dirty
+            storage = value._storage
+            records.append((value.array, storage, storage.version, value._keys, ref(value)))
+        self._ctx_saved = values, records, tree
+        if self._ctx_marks is not UNMARKED:
+            self._ctx_marks = self._ctx_marks._replace(early=self._ctx_marks.dirty)
 
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """What `save_for_backward` was given, with history, after a version check.
+    def saved_tensor(self) -> tuple[Any, ...]:
+        """Return what `save_for_backward` was given, with history, after a version check.
 
         Raises
         ------
@@ -160,26 +176,42 @@ class Context:
             If a saved tensor was written to, or the graph was released.
         """
         if self._ctx_node is None:
-            return _as_given(self._ctx_given, self._ctx_tree)
-        node, kept = self._ctx_kept("the saved tensors")
-        records, places, handles, constants, tree, _ = kept
-        found = [
-            None if record is None else _recovered(node, i, record, place, handle, i in constants)
-            for i, (record, place, handle) in enumerate(zip(records, places, handles, strict=True))
-        ]
-        return _as_given(found, tree)
+            given, _, tree = self._ctx_saved
+            return tuple(given) if tree is None else unflatten(tree, iter(given))
+        node = self._ctx_node()
+        saved = None if node is None else node.saved
+        if node is None or saved is None:
+            raise _freed("the saved tensors", node)
+        kept: Kept = saved[-1]
+        records, places, _, tree, _ = kept
+        edges: Sequence[Any] = node.edges
+        if places is not None:
+            edges = [_NO_EDGE if place is None or place < 0 else edges[place] for place in places]
+        found: list[Tensor | None] = []
+        for record, edge in zip(records, edges):  # noqa: B905 (strict costs 10 %)
+            if type(record) is tuple:
+                array, storage, version, _, handle = record
+                own = handle()
+                if (
+                    own is not None
+                    and own.array is array
+                    and storage.version == version
+                    and (own.autograd_meta if own._keys & AUTOGRAD else None) is edge
+                ):
+                    found.append(own)  # the caller's own object, which still is what was saved
+                    continue
+            found.append(_recovered_at(len(found), node, kept))
+        return tuple(found) if tree is None else unflatten(tree, iter(found))
 
-    def saved_tensor(self) -> tuple[Any, ...]:
-        """Return `saved_tensors` (Paddle's spelling)."""
-        return self.saved_tensors
+    saved_tensors = property(saved_tensor, doc="The same (torch's spelling).")
 
     def mark_constant(self, *tensors: Tensor) -> None:
         """State that saved tensors do not depend on the differentiable inputs (masks, tables)."""
-        self._ctx_constants += _only_tensors("mark_constant", tensors)
+        self._ctx_mark("constants", _only_tensors("mark_constant", tensors))
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """State that outputs have no gradient: they stay without history."""
-        self._ctx_undifferentiable += _only_tensors("mark_non_differentiable", tensors)
+        self._ctx_mark("undifferentiable", _only_tensors("mark_non_differentiable", tensors))
 
     def set_materialize_grads(self, value: bool) -> None:
         """Receive None instead of zeros for outputs without a gradient, if False."""
@@ -188,22 +220,6 @@ class Context:
     def set_grad_in_dtype_consistent(self, value: bool) -> None:
         """Receive gradients in the dtype they arrive in instead of the output's, if False."""
         self.grad_in_dtype_consistent = _only_bool("set_grad_in_dtype_consistent", value)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute that holds tensors of the call, recovered."""
-        if self._ctx_node is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        node, kept = self._ctx_kept(f"ctx.{name}")
-        attributes = kept[-1]
-        if name not in attributes:
-            raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
-
-        def back(leaf: Any) -> Any:
-            if type(leaf) is not SavedAttribute:
-                return leaf
-            return _recovered(node, name, leaf.record, leaf.place, leaf.handle, leaf.constant)
-
-        return tree_map(back, attributes[name])
 
     # ------------------------------------------------------------------ the framework's side
 
@@ -219,46 +235,48 @@ class Context:
         `outputs` has None for inputs that were returned but not written; `fresh` says that no input
         is among them.
         """
-        self._ctx_node = weakref.ref(node)
-        given = self._ctx_given
-        attributes = self._ctx_tensor_attributes() if self.__dict__ else ()
-        if not given and not attributes:
+        self._ctx_node = ref(node)
+        names = self._ctx_tensor_attributes() if self.__dict__ else ()
+        if self._ctx_saved is _NOTHING_SAVED and not names:
             return NOTHING_KEPT
-        all_inputs = len(given) == len(inputs) and all(map(operator.is_, given, inputs))
-        if all_inputs and fresh and not attributes:  # by far the most common
-            records, self._ctx_given, self._ctx_records = self._ctx_records, (), ()
-            return records, range(len(given)), list(map(weakref.ref, inputs)), _NONE, None, {}
-        return self._ctx_keep(_places(inputs, outputs), attributes)
+        given, records, tree = self._ctx_saved
+        is_usual = fresh and tree is None and not names and len(given) == len(inputs)
+        if is_usual and all(map(is_, given, inputs)):
+            self._ctx_saved = _NOTHING_SAVED
+            return records, None, _NONE, None, {}
+        return self._ctx_keep(_places(inputs, outputs), names)
 
-    def _ctx_keep(self, places: dict[int, int], attributes: Sequence[str]) -> Kept:
+    def _ctx_keep(self, places: dict[int, int], names: Sequence[str]) -> Kept:
         """Return what a node keeps, given the places of inputs and outputs by id."""
-        given = self._ctx_given
-        constants = {id(tensor) for tensor in self._ctx_constants}
+        constants = {id(tensor) for tensor in self._ctx_marks.constants}
 
         def keep(leaf: Any) -> Any:
             if type(leaf) is not Tensor:
                 return leaf
             return SavedAttribute(leaf, places.get(id(leaf)), id(leaf) in constants)
 
-        kept = (
-            self._ctx_records,
-            [places.get(id(tensor)) for tensor in given],
-            [None if tensor is None else weakref.ref(tensor) for tensor in given],
-            {i for i, tensor in enumerate(given) if id(tensor) in constants},
-            self._ctx_tree,
-            {name: tree_map(keep, self.__dict__.pop(name)) for name in attributes},
-        )
-        self._ctx_given = self._ctx_records = self._ctx_constants = ()
-        return kept
+        attributes = {name: tree_map(keep, self.__dict__.pop(name)) for name in names}
+        if attributes:
+            kind: Any = type(self)
+            self.__class__ = _recovering(kind)
+        given, records, tree = self._ctx_saved
+        self._ctx_saved = _NOTHING_SAVED
+        where = [places.get(id(tensor)) for tensor in given]
+        stated = {i for i, tensor in enumerate(given) if id(tensor) in constants}
+        return records, where, stated, tree, attributes
+
+    def _ctx_mark(self, what: str, tensors: tuple[Tensor, ...]) -> None:
+        marked = getattr(self._ctx_marks, what) + tensors
+        self._ctx_marks = self._ctx_marks._replace(**{what: marked})
 
     def _ctx_forget_marks(self) -> None:
         """Let go of marked tensors, which refer to the node if they are outputs."""
-        self._ctx_dirty = self._ctx_dirty_when_saved = self._ctx_not_inplace = ()
-        self._ctx_undifferentiable = ()
+        if self._ctx_marks is not UNMARKED:
+            self._ctx_marks = Marks(autocast=self._ctx_marks.autocast)
 
     def _ctx_stops(self, tensor: Tensor | None) -> bool:
         """Return whether an output is marked non-differentiable."""
-        return any(tensor is marked for marked in self._ctx_undifferentiable)
+        return any(tensor is marked for marked in self._ctx_marks.undifferentiable)
 
     def _ctx_tensor_attributes(self) -> list[str]:
         """Return the names of the user's attributes that hold a tensor."""
@@ -267,19 +285,6 @@ class Context:
             for name, value in self.__dict__.items()
             if any(type(leaf) is Tensor for leaf in leaves(value))
         ]
-
-    def _ctx_kept(self, what: str) -> tuple[GradNode, Kept]:
-        """Return the node of the call and what it keeps, or raise if it was released."""
-        node = None if self._ctx_node is None else self._ctx_node()
-        saved = None if node is None else node.saved
-        if node is None or saved is None:
-            name = "this call" if node is None else node.name()
-            raise AutogradError(
-                f"{what} of {name} were freed when the graph was released\n"
-                "  pass retain_graph=True to the first backward"
-            )
-        kept: Kept = saved[-1]
-        return node, kept
 
 
 class OperatorContext(Context):
@@ -312,11 +317,11 @@ class PyLayerContext(Context):
         for tensor in _only_tensors("mark_dirty", tensors):
             if self._ctx_recording:
                 check_write(self._ctx_title, "mark_dirty", tensor)
-        self._ctx_dirty += tensors
+        self._ctx_mark("dirty", tensors)
 
     def mark_not_inplace(self, *tensors: Tensor) -> None:
         """State that an input which is returned was not written: the output is an alias of it."""
-        self._ctx_not_inplace += _only_tensors("mark_not_inplace", tensors)
+        self._ctx_mark("not_inplace", _only_tensors("mark_not_inplace", tensors))
 
 
 # ---------------------------------------------------------------------- saving and recovering
@@ -334,33 +339,52 @@ def _places(inputs: Sequence[Tensor], outputs: Sequence[Tensor | None]) -> dict[
 
 
 def _recovered(
-    node: GradNode, name: str | int, record: Record, place: Place, handle: Handle, constant: bool
+    node: GradNode, name: str | int, record: SavedTensor, place: Place, constant: bool
 ) -> Tensor:
-    """Return a kept tensor with its history, after a version check.
-
-    A saved input is the caller's own object, as long as that still is what was saved.
-    """
+    """Return a kept tensor with its history, after a version check."""
+    what = f"saved tensor {name}" if isinstance(name, int) else f"ctx.{name}"
+    known = record if isinstance(record, PackedTensor) else record[:4]
     if place is None:
-        what = _named(name)
-        tensor = recover(record, node, None, what)
+        tensor = recover(known, node, None, what)
         if not constant and is_inexact(tensor.dtype) and _state.current().mask & AUTOGRAD:
             guard(tensor, node.edges, _UNKNOWN.format(node=node.name(), what=what))
         return tensor
     if place < 0:
-        return recover_output(record, node, -1 - place, _named(name))
-    edge = node.edges[place]
-    if handle is not None and not isinstance(record, PackedTensor):
-        own = handle()
-        array, storage, version, _ = record
-        if own is not None and own.array is array and storage.version == version:
-            tracked = own._keys & AUTOGRAD
-            if (own.autograd_meta is edge and tracked) if edge is not None else not tracked:
-                return own
-    return recover(record, node, edge, _named(name))
+        return recover_output(known, node, -1 - place, what)
+    return recover(known, node, node.edges[place], what)
 
 
-def _named(name: str | int) -> str:
-    return f"saved tensor {name}" if isinstance(name, int) else f"ctx.{name}"
+def _recovered_at(index: int, node: GradNode, kept: Kept) -> Tensor | None:
+    """Return what the `index`-th tensor given to `save_for_backward` was."""
+    records, places, constants, _, _ = kept
+    record, place = records[index], index if places is None else places[index]
+    return None if record is None else _recovered(node, index, record, place, index in constants)
+
+
+@functools.cache
+def _recovering(kind: Any) -> Any:
+    """Return the class of a ctx with attributes that hold tensors.
+
+    Others go without ``__getattr__``, which would make every access to a ctx several times slower.
+    """
+    names = {"__slots__": (), "__getattr__": _recovered_attribute, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), names)
+
+
+def _recovered_attribute(self: Context, name: str) -> Any:
+    """Return an attribute that holds tensors of the call, recovered."""
+    node = None if self._ctx_node is None else self._ctx_node()
+    saved = None if node is None else node.saved
+    if node is None or saved is None:
+        raise _freed(f"ctx.{name}", node)
+    attributes = saved[-1][-1]
+    if name not in attributes:
+        raise AttributeError(f"the ctx of {node.name()} has no attribute {name!r}")
+
+    def back(leaf: Any) -> Any:
+        return _recovered(node, name, *leaf.known) if type(leaf) is SavedAttribute else leaf
+
+    return tree_map(back, attributes[name])
 
 
 _UNKNOWN: Final = (
@@ -371,8 +395,18 @@ _UNKNOWN: Final = (
 )
 
 
-def _as_given(flat: Sequence[Any], tree: TreeDef | None) -> tuple[Any, ...]:
-    return tuple(flat) if tree is None else unflatten(tree, iter(flat))
+def _kept(tensor: Tensor) -> SavedTensor:
+    """Return what is kept of a tensor, by way of a pack hook if there is one."""
+    record = save(tensor)
+    return record if isinstance(record, PackedTensor) else (*record, ref(tensor))
+
+
+def _freed(what: str, node: GradNode | None) -> AutogradError:
+    name = "this call" if node is None else node.name()
+    return AutogradError(
+        f"{what} of {name} were freed when the graph was released\n"
+        "  pass retain_graph=True to the first backward"
+    )
 
 
 # ---------------------------------------------------------------------- arguments

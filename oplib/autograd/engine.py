@@ -1,9 +1,10 @@
 """The engine: runs a backward graph from its roots.
 
-A run counts in-degrees breadth first, then executes nodes whose in-degree is zero. Accumulation
-nodes go to the front of the queue, so a leaf's gradient is complete as early as possible. Saved
-values and gradients are freed node by node. Everything is iterative and belongs to one `Run`:
-nothing is global, runs nest, and threads do not meet except at a leaf.
+A node runs when all its contributions have arrived. As long as the run is a single chain there is
+nothing to wait for; from the first node that leads to several others on, in-degrees are counted
+breadth first. Accumulation nodes go to the front of the queue, so a leaf's gradient is complete as
+early as possible. Saved values and gradients are freed node by node. Everything is iterative and
+belongs to one `run`: nothing is global, runs nest, and threads do not meet except at a leaf.
 
 Imports floors 0 to 4, `gradients.py`, `observe.py`, `anomaly.py`. Read next: `general_grad.py`.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import MappingProxyType
+from sys import getrefcount
 from typing import Any, Final
 
 from .. import _state
@@ -24,18 +25,20 @@ from ..tensor.tensor import Tensor
 from .anomaly import checked_for_anomaly, watch
 from .gradients import (
     PLACE,
+    UNSHARED,
     Node,
     add_gradients,
     add_into,
     check_device,
     edge_name,
     fit,
+    is_only_owner,
     owned_copy,
     read_only,
 )
 from .observe import observe, run_posthooks, run_prehooks
 
-__all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
+__all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order", "run"]
 
 _leaf_lock: Final = threading.Lock()
 
@@ -79,6 +82,16 @@ class GradTensorHolder:
             self.buffer = total
 
 
+def _holder(node: Node, waiting: int) -> GradTensorHolder:
+    """Return an empty holder; twice as fast as a constructor."""
+    holder = GradTensorHolder()
+    holder.node = node
+    holder.waiting = waiting
+    holder.own = None
+    holder.buffer = [None] * node.width if type(node) is WideGradNode else None
+    return holder
+
+
 class Targets:
     """What a run of `oplib.grad` is after.
 
@@ -111,144 +124,169 @@ class Targets:
 
 
 class Run:
-    """One backward run.
+    """One backward run, as code inside of it finds it."""
 
-    Parameters
-    ----------
-    retain_graph, create_graph : bool
-    targets : Targets, optional
-        For `oplib.grad`; without it gradients accumulate into leaves.
-    """
+    __slots__ = ("__weakref__", "final_hooks")
 
-    def __init__(
-        self, retain_graph: bool, create_graph: bool, targets: Targets | None = None
-    ) -> None:
-        self.retain_graph = retain_graph
-        self.create_graph = create_graph
-        self.targets = targets
-        self.is_checked = bool(_state.current().include & CHECKED)
+    def __init__(self) -> None:
         self.final_hooks: list[dict[int, Callable[[], Any]]] = []
 
-    def execute(self, roots: Sequence[tuple[AutogradMeta, Tensor]]) -> None:
-        """Run from `roots`: pairs of a tensor's record and its seed."""
-        outer = _state.current()
-        self.final_hooks += outer.config.get("final_hooks", ())
-        _state.set_state(self._inner_state(outer))
-        try:
-            self._loop(*self._prepared(roots))
-        finally:
-            if "final_hooks" in outer.config:
-                outer = outer.with_config(final_hooks=None)
-            _state.set_state(outer)
-        for table in self.final_hooks:
-            for key in list(table):
-                table.pop(key)()
 
-    def _inner_state(self, outer: _state.State) -> _state.State:
-        """Return the State of the run: grad mode as asked for, no autocast, the run for hooks."""
-        user = outer.user | AUTOGRAD if self.create_graph else outer.user & ~AUTOGRAD
-        config = {**outer.config, "backward_run": self}
-        config.pop("final_hooks", None)  # they are for the end of this run, not of one inside
-        include = outer.include & ~AUTOCAST
-        return _state.State(include, user, outer.handled, outer.stack, MappingProxyType(config))
+def run(
+    roots: Sequence[tuple[AutogradMeta, Tensor]],
+    retain_graph: bool,
+    create_graph: bool,
+    targets: Targets | None = None,
+) -> None:
+    """Run from `roots`: pairs of a tensor's record and its seed.
 
-    def _prepared(
-        self, roots: Sequence[tuple[AutogradMeta, Tensor]]
-    ) -> tuple[dict[Node, GradTensorHolder], deque[GradTensorHolder]]:
-        """Return a holder for every node of the run, and those that can start."""
-        holders: dict[Node, GradTensorHolder] = {}
-        for meta, seed in roots:
-            node = meta.grad_node
-            holder = holders.get(node)
-            if holder is None:
-                holder = holders[node] = _holder(node, 0)
-            holder.add(meta.position, seed)
-        starts = list(holders.values())
-        _count(holders, self.targets)
-        if _state.current().include & (ANOMALY | CHECKED):
-            watch(holders)
-        return holders, deque([holder for holder in starts if not holder.waiting])
+    Without `targets` (those of `oplib.grad`) gradients accumulate into leaves.
+    """
+    outer = _state.current()
+    this = Run()
+    config: dict[str, Any] = {"backward_run": this}
+    if outer.config:
+        config = {**outer.config, **config}
+        if "final_hooks" in config:
+            this.final_hooks += config.pop("final_hooks")
+            outer = outer.with_config(final_hooks=None)
+    # Grad mode is as asked for, autocast is off, and code inside finds the run.
+    user = outer.user | AUTOGRAD if create_graph else outer.user & ~AUTOGRAD
+    _state.set_state(outer.replaced(outer.include & ~AUTOCAST, user, config))
+    try:
+        _loop(roots, retain_graph, targets)
+    finally:
+        _state.set_state(outer)
+    for table in this.final_hooks:
+        for key in list(table):
+            table.pop(key)()
 
-    def _loop(self, holders: dict[Node, GradTensorHolder], ready: deque[GradTensorHolder]) -> None:
-        """Run every node. This is the hot path: the common node is handled without a call."""
-        targets = self.targets
-        release = not self.retain_graph
-        find = holders.get
-        node: Any = None
-        try:
-            while ready:
-                holder = ready.popleft()
-                node, held = holder.node, holder.buffer
-                holder.buffer = holder.own = None
-                hooks = node.hooks
-                if hooks is not None or targets is not None:
-                    held = self._observed(node, held)
-                if type(node) is AccumulationNode:
-                    if held is not None and targets is None:
-                        _accumulate(node, held)
-                    continue
-                if targets is not None and node not in targets.executed:
-                    continue
-                saved = node.saved
-                if saved is None:
-                    raise _released(node)
-                if hooks is None and type(held) is Tensor:
-                    if held._storage.version:
-                        raise _overwritten(node)
-                    outgoing = node.kind.backward(node, saved, held)
-                else:
-                    outgoing = _call(node, saved, held)
-                if release:
-                    node.saved = None
-                for edge, gradient in zip(node.edges, outgoing):  # noqa: B905 (strict costs 10 %)
-                    if edge is None:
-                        continue
-                    target = find(edge.grad_node)
-                    if target is None or (targets is not None and targets.is_cut(edge)):
-                        continue
-                    if gradient is not None:
-                        if type(gradient) is not Tensor:
-                            gradient = _fitted(node, saved, edge, gradient, outgoing)
-                        array = gradient.array
-                        if array.shape != edge.shape or array.dtype is not edge.dtype:
-                            gradient = _fitted(node, saved, edge, gradient, outgoing)
-                        if gradient._storage.version:
-                            gradient = owned_copy(gradient)
-                        if target.buffer is None:
-                            target.buffer = gradient
-                        else:
-                            target.add(edge.position, gradient)
-                    target.waiting = waiting = target.waiting - 1
-                    if not waiting:
-                        if type(target.node) is AccumulationNode:
-                            ready.appendleft(target)
-                        else:
-                            ready.append(target)
-                saved = outgoing = None  # freed before the next hook runs
-        except BaseException as error:
-            _add_note(node, error)
-            raise
 
-    def _observed(self, node: Node, held: Any) -> Any:
-        """Run tensor hooks, keep retained gradients, and capture targets of `oplib.grad`."""
-        gradients = held if type(held) is list else [held]
-        for position, gradient in enumerate(gradients):
-            if gradient is None:
+def _loop(
+    roots: Sequence[tuple[AutogradMeta, Tensor]], retain_graph: bool, targets: Targets | None
+) -> None:
+    """Run every node. This is the hot path: the common node is handled without a call."""
+    holders: dict[Node, GradTensorHolder] = {}
+    is_chain = len(roots) == 1 and not _state.current().include & (ANOMALY | CHECKED)
+    if is_chain:
+        ((meta, seed),) = roots
+        holder = _holder(meta.grad_node, 0)
+        if holder.buffer is None:
+            holder.buffer = seed
+        else:
+            holder.buffer[meta.position] = seed
+        ready = deque((holder,))
+    else:
+        ready = _counted_roots(roots, holders, targets)
+    node: Any = None
+    try:
+        while ready:
+            holder = ready.popleft()
+            node = holder.node
+            hooks = node.hooks
+            if hooks is not None or targets is not None:
+                holder.buffer = _observed(node, holder.buffer, targets)
+            if type(node) is AccumulationNode:
+                if targets is None and holder.buffer is not None:
+                    _accumulate(node, holder)
                 continue
-            if self.is_checked:
-                gradients[position] = gradient = read_only(gradient)
-            if node.hooks is not None:
+            if targets is not None and node not in targets.executed:
+                continue
+            held, holder.buffer, holder.own = holder.buffer, None, None
+            saved = node.saved
+            if saved is None:
+                raise _released(node)
+            if hooks is None and type(held) is Tensor:
+                if held._storage.version:
+                    raise _overwritten(node)
+                outgoing = node.kind.backward(node, saved, held)
+            else:
+                outgoing = _call(node, saved, held)
+            if not retain_graph:
+                node.saved = None
+            edges = node.edges
+            if is_chain and len(edges) != 1 and len(edges) - edges.count(None) != 1:
+                is_chain = False
+                holders = {node: holder}
+                _count(holders, targets)
+            for edge, gradient in zip(edges, outgoing):  # noqa: B905 (strict costs 10 %)
+                if edge is None:
+                    continue
+                below = edge.grad_node
+                if targets is not None and (below not in targets.needed or targets.is_cut(edge)):
+                    continue
+                if is_chain:
+                    target = holder  # that of the node which is done now
+                    target.node = below
+                    target.waiting = 1
+                    if type(below) is WideGradNode:
+                        target.buffer = [None] * below.width
+                else:
+                    target = holders[below]
+                if gradient is not None:
+                    if type(gradient) is not Tensor:
+                        gradient = _fitted(node, saved, edge, gradient, outgoing)
+                    array = gradient.array
+                    if array.shape != edge.shape or array.dtype is not edge.dtype:
+                        gradient = _fitted(node, saved, edge, gradient, outgoing)
+                    if gradient._storage.version:
+                        gradient = owned_copy(gradient)
+                    if target.buffer is None:
+                        target.buffer = gradient
+                    else:
+                        target.add(edge.position, gradient)
+                target.waiting = waiting = target.waiting - 1
+                if not waiting:
+                    if type(below) is AccumulationNode:
+                        ready.appendleft(target)
+                    else:
+                        ready.append(target)
+            # Freed before the next node runs; and who holds a gradient alone need not copy it.
+            saved = outgoing = held = gradient = array = None
+    except BaseException as error:
+        _add_note(node, error)
+        raise
+
+
+def _observed(node: Node, held: Any, targets: Targets | None) -> Any:
+    """Run tensor hooks, keep retained gradients, and capture targets of `oplib.grad`."""
+    gradients = held if type(held) is list else [held]
+    checked = _state.current().include & CHECKED
+    for position, gradient in enumerate(gradients):
+        if gradient is None:
+            continue
+        if checked:
+            gradients[position] = gradient = read_only(gradient)
+        if node.hooks is not None:
+            _check_unwritten(node, gradient)
+            gradient = observe(node, node.hooks, position, gradient)
+            if gradient._storage.version:
+                gradient = owned_copy(gradient)
+            gradients[position] = gradient
+        if targets is not None:
+            index = targets.index.get((node, position))
+            if index is not None:
                 _check_unwritten(node, gradient)
-                gradient = observe(node, node.hooks, position, gradient)
-                if gradient._storage.version:
-                    gradient = owned_copy(gradient)
-                gradients[position] = gradient
-            if self.targets is not None:
-                index = self.targets.index.get((node, position))
-                if index is not None:
-                    _check_unwritten(node, gradient)
-                    self.targets.captured[index] = owned_copy(gradient)
-        return held if type(held) is list else gradients[0]
+                targets.captured[index] = owned_copy(gradient)
+    return held if type(held) is list else gradients[0]
+
+
+def _counted_roots(
+    roots: Sequence[tuple[AutogradMeta, Tensor]],
+    holders: dict[Node, GradTensorHolder],
+    targets: Targets | None,
+) -> deque[GradTensorHolder]:
+    """Give every reachable node a holder; return those of the roots that can start."""
+    for meta, seed in roots:
+        holder = holders.get(meta.grad_node)
+        if holder is None:
+            holder = holders[meta.grad_node] = _holder(meta.grad_node, 0)
+        holder.add(meta.position, seed)
+    starts = list(holders.values())
+    _count(holders, targets)
+    if _state.current().include & (ANOMALY | CHECKED):
+        watch(holders)
+    return deque([holder for holder in starts if not holder.waiting])
 
 
 def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> None:
@@ -259,23 +297,14 @@ def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> No
             if edge is None:
                 continue
             below = edge.grad_node
-            holder = holders.get(below)
             if targets is not None and (below not in targets.needed or targets.is_cut(edge)):
                 continue
-            if holder is not None:
+            holder = holders.get(below)
+            if holder is None:
+                holders[below] = _holder(below, 1)
+                queue.append(below)
+            else:
                 holder.waiting += 1
-                continue
-            holders[below] = _holder(below, 1)
-            queue.append(below)
-
-
-def _holder(node: Node, waiting: int) -> GradTensorHolder:
-    holder = GradTensorHolder()
-    holder.node = node
-    holder.waiting = waiting
-    holder.own = None
-    holder.buffer = [None] * node.width if type(node) is WideGradNode else None
-    return holder
 
 
 def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:
@@ -326,19 +355,25 @@ def in_topological_order(roots: Iterable[Node], cut: frozenset[tuple[Node, int]]
 # ---------------------------------------------------------------------- leaves
 
 
-def _accumulate(node: AccumulationNode, gradient: Tensor) -> None:
-    """Add a gradient to a leaf's, as a tensor nobody else holds.
+def _accumulate(node: AccumulationNode, holder: GradTensorHolder) -> None:
+    """Add the gradient in a holder to a leaf's, as a tensor nobody else holds.
 
     The sum is made outside of the lock, because an operator of some backend may compute it; it is
     stored if no other thread stored one meanwhile.
     """
+    gradient, holder.buffer, holder.own = holder.buffer, None, None
     if gradient._storage.version:
         raise _overwritten(node)
     if gradient._keys & PLACE != node.keys or node.level:
         check_device(gradient, node)
     while True:
         present = node.grad
-        total = owned_copy(gradient) if present is None else add_gradients(present, gradient)
+        if present is not None:
+            total = add_gradients(present, gradient)
+        elif getrefcount(gradient) == UNSHARED and is_only_owner(gradient):
+            total = gradient
+        else:
+            total = owned_copy(gradient)
         with _leaf_lock:
             if node.grad is present:
                 node.grad = total

@@ -1,6 +1,6 @@
 """The entry points of the engine: `backward` and `grad`.
 
-Both validate their arguments before anything runs, then start one `Run`. `GeneralGrad` is the run
+Both validate their arguments before anything runs, then start one `run`. `GeneralGrad` is the run
 behind `oplib.grad`: it knows its targets by (node, position), finds the nodes that lead to one, and
 explains an input that was not reached.
 
@@ -20,12 +20,12 @@ from ..errors import ArgumentError, AutogradError
 from ..prims import cast, clone, new_full
 from ..tensor.grad_meta import AutogradMeta
 from ..tensor.tensor import Tensor, tensor_from_result
-from .engine import Run, Targets, in_topological_order
+from .engine import Targets, in_topological_order, run
 from .family import refresh
 from .gradients import Node, owned_copy
 from .modes import grad_off
 
-__all__ = ["GeneralGrad", "backward", "grad"]
+__all__ = ["GeneralGrad", "backward", "backward_from", "grad"]
 
 
 def backward(
@@ -56,8 +56,14 @@ def backward(
     """
     roots = _tensor_list(tensors, "tensors")
     retain = _flags(retain_graph, create_graph)
-    seeded = _seeded(roots, grad_tensors, "grad_tensors", create_graph)
-    Run(retain, create_graph).execute(seeded)
+    run(_seeded(roots, grad_tensors, "grad_tensors", create_graph), retain, create_graph)
+
+
+def backward_from(root: Tensor, seed: Any, retain_graph: Any, create_graph: Any) -> None:
+    """Accumulate gradients of one tensor: `Tensor.backward`."""
+    retain = _flags(retain_graph, create_graph)
+    meta = _meta_of_root(root, 0)
+    run([(meta, _seed(root, seed, "grad_tensors[0]", create_graph))], retain, create_graph)
 
 
 def grad(
@@ -106,8 +112,8 @@ def grad(
     targets = _tensor_list(inputs, "inputs")
     retain = _flags(retain_graph, create_graph)
     seeded = _seeded(roots, grad_outputs, "grad_outputs", create_graph)
-    run = GeneralGrad(seeded, targets, _constants(no_grad_vars, targets))
-    return run.execute(retain, create_graph, allow_unused)
+    general = GeneralGrad(seeded, targets, _constants(no_grad_vars, targets))
+    return general.execute(retain, create_graph, allow_unused)
 
 
 class GeneralGrad:
@@ -137,7 +143,7 @@ class GeneralGrad:
         self._find_needed()
         roots = [(meta, seed) for meta, seed in self.roots if meta.grad_node in targets.needed]
         if roots:
-            Run(retain_graph, create_graph, targets).execute(roots)
+            run(roots, retain_graph, create_graph, targets)
         results = [None if i is None else targets.captured.get(i) for i in self.index_of]
         for position, result in enumerate(results):
             if result is None and not allow_unused:
@@ -195,6 +201,8 @@ def _reached(key: tuple[Node, int], starts: list[Node], cut: frozenset[tuple[Nod
 
 
 def _flags(retain_graph: Any, create_graph: Any) -> bool:
+    if retain_graph is None and create_graph is False:
+        return False
     if not isinstance(create_graph, bool):
         raise ArgumentError(f"create_graph is a bool, got {create_graph!r}")
     if retain_graph is None:
@@ -234,44 +242,44 @@ def _seeded(
         raise ArgumentError(
             f"{name} must hold one seed per root, {len(roots)} in all, got {seeds!r}"
         )
-    pairs = []
-    for position, root in enumerate(roots):
-        if root._view is not None:
-            refresh(root)
-        meta = root.autograd_meta
-        if meta is None or not root._keys & AUTOGRAD:
-            raise AutogradError(
-                f"root {position} ({root.describe()}) does not require grad, so there is nothing "
-                "to differentiate\n"
-                "  was it computed outside no_grad, from a leaf with stop_gradient=False?"
-            )
-        seed = seeds[position]
-        if _is_plain(seed, root):
-            pairs.append((meta, owned_copy(seed)))
-        else:
-            pairs.append((meta, _seed(root, seed, f"{name}[{position}]", create_graph)))
-    return pairs
+    return [
+        (_meta_of_root(root, position), _seed(root, seed, f"{name}[{position}]", create_graph))
+        for position, (root, seed) in enumerate(zip(roots, seeds, strict=True))
+    ]
 
 
-def _is_plain(seed: Any, root: Tensor) -> bool:
-    """Return whether a seed can be taken as it is, by far the most common case."""
-    if type(seed) is not Tensor or seed._keys != CPU or root._keys & INTERPRETER:
-        return False
-    own, given = root.array, seed.array
-    return own.dtype is given.dtype and own.shape == given.shape
+def _meta_of_root(root: Tensor, position: int) -> AutogradMeta:
+    """Return the record of a tensor to start from, or raise if it has none."""
+    if root._view is not None:
+        refresh(root)
+    meta = root.autograd_meta
+    if meta is None or not root._keys & AUTOGRAD:
+        raise AutogradError(
+            f"root {position} ({root.describe()}) does not require grad, so there is nothing "
+            "to differentiate\n"
+            "  was it computed outside no_grad, from a leaf with stop_gradient=False?"
+        )
+    return meta
 
 
 def _seed(root: Tensor, seed: Any, name: str, create_graph: bool) -> Tensor:
     """Return a seed nobody else holds: ones, or a copy of the user's in the root's dtype."""
+    own = root.array
     if seed is None:
-        if root.dtype.kind == "c":
+        if own.dtype.kind == "c":
             raise AutogradError(
                 f"a complex root needs an explicit seed ({name}): the gradient of which real "
                 "function of it is wanted?"
             )
         if root._keys & ~(AUTOGRAD | VIEW) == CPU:
-            return tensor_from_result(np.ones(root.shape, root.dtype))
+            ones = np.empty(own.shape, own.dtype)
+            ones.fill(1)
+            return tensor_from_result(ones)
         return new_full(root.detach(), list(root.shape), 1)
+    if type(seed) is Tensor and seed._keys == CPU and not root._keys & INTERPRETER:
+        given = seed.array
+        if own.dtype is given.dtype and own.shape == given.shape:  # by far the most common
+            return owned_copy(seed)
     if not isinstance(seed, Tensor):
         raise ArgumentError(f"{name} must be a Tensor or None, got {type(seed).__name__}")
     if seed.shape != root.shape:

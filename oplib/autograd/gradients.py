@@ -4,9 +4,10 @@ Note [Who may see a gradient]
 ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 A gradient that a user can see is never changed later, and a later write by the user never changes
 another gradient. So sums are out of place, except into a sum nobody has seen; what ends in
-``.grad`` or in a result of `oplib.grad` is a copy nobody else holds; and every gradient that waits
-at a node has version 0: one that was written to before is copied when it is delivered, one that is
-written to while it waits makes the run raise.
+``.grad`` or in a result of `oplib.grad` is held by nobody else: a copy, unless reference counts say
+that there is no other holder; and every gradient that waits at a node has version 0: one that was
+written to before is copied when it is delivered, one that is written to while it waits makes the
+run raise.
 
 Arithmetic goes through `prims`, so gradients work on every backend and under every interpreter; raw
 NumPy is the short way for plain arrays.
@@ -17,6 +18,7 @@ Imports floors 0 to 4. Read next: `engine.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,10 +28,11 @@ from ..errors import AutogradError
 from ..prims import add, cast, clone, new_full, real, sum_to
 from ..shapes import broadcast_shapes
 from ..tensor.grad_meta import AccumulationNode, GradNode
-from ..tensor.tensor import Tensor, alias_of, tensor_from_result
+from ..tensor.tensor import Tensor, alias_of, tensor_from_result, weak_scalar
 
 __all__ = [
     "PLACE",
+    "UNSHARED",
     "Node",
     "Spec",
     "add_gradients",
@@ -37,6 +40,7 @@ __all__ = [
     "check_device",
     "edge_name",
     "fit",
+    "is_only_owner",
     "owned_copy",
     "read_only",
     "zeros_for",
@@ -72,6 +76,31 @@ def add_into(total: Tensor, gradient: Tensor) -> bool:
         np.add(a, b, out=a)
         return True
     return False
+
+
+def _reference_counts() -> tuple[int, int]:
+    tensor = weak_scalar(0.0)
+    return getrefcount(tensor), getrefcount(tensor.array)
+
+
+_COUNTS: Final = _reference_counts()
+UNSHARED: Final = _COUNTS[0]
+"""What `sys.getrefcount` says of an object that only one local variable holds."""
+_IN_ATTRIBUTE: Final = _COUNTS[1]
+"""The same for one that only an attribute holds."""
+
+
+def is_only_owner(gradient: Tensor) -> bool:
+    """Return whether a tensor is the only holder of a dense, writable NumPy array.
+
+    Views, exported buffers and saved values hold a reference to the array.
+    """
+    if gradient._keys != CPU or gradient.autograd_meta is not None:
+        return False
+    if getrefcount(gradient.array) != _IN_ATTRIBUTE:
+        return False
+    flags = gradient.array.flags
+    return bool(flags.owndata and flags.carray)
 
 
 def owned_copy(gradient: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ class LayerFacts:
     ----------
     title : str
         For messages: ``"PyLayer MyLayer"``.
+    plan : callable
+        What runs plain calls (see `layer_plan.py`).
     forward : callable
     signature : inspect.Signature
         Of forward, without ctx.
@@ -38,17 +40,22 @@ class LayerFacts:
         Number of positional parameters if there are no others, else -1.
     names : tuple of str
         Of the parameters.
+    qualname : str
+        For the generated plan.
     setup : callable or None
     kind, wide_kind : NodeKind
         Of nodes with one plain output, and of all others.
     """
 
     __slots__ = (
+        "__weakref__",
         "forward",
         "kind",
         "layer",
         "names",
         "plain_count",
+        "plan",
+        "qualname",
         "setup",
         "signature",
         "title",
@@ -58,6 +65,8 @@ class LayerFacts:
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         self.title = f"PyLayer {layer.__name__}"
+        self.qualname = self.title
+        self.plan: Callable[..., Any]
         self.forward: Callable[..., Any] = layer.forward
         self.setup: Callable[..., Any] | None = getattr(layer, "setup_context", None)
         self.signature = _signature(self.forward, skip=0 if self.setup else 1)
@@ -99,7 +108,7 @@ def _plain_backward(facts: LayerFacts) -> Callable[..., Any]:
 
     def backward(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> Sequence[Any]:
         ctx = saved[0]
-        if ctx._ctx_autocast is None:
+        if ctx._ctx_marks.autocast is None:
             result = layer.backward(ctx, gradient)
         else:
             result = _run(layer, ctx, (gradient,))
@@ -142,11 +151,11 @@ def _wide_backward(facts: LayerFacts) -> Callable[..., Any]:
 
 def _run(layer: Any, ctx: PyLayerContext, gradients: Sequence[Any]) -> Any:
     """Run the user's backward under the autocast policy of its forward; the engine has none."""
-    if ctx._ctx_autocast is None:
+    if ctx._ctx_marks.autocast is None:
         return layer.backward(ctx, *gradients)
     state = _state.current()
     inside = state.replace(include=state.include | AUTOCAST)
-    with _state.enter(inside.with_config(autocast=ctx._ctx_autocast)):
+    with _state.enter(inside.with_config(autocast=ctx._ctx_marks.autocast)):
         return layer.backward(ctx, *gradients)
 
 

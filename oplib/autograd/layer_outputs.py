@@ -27,7 +27,7 @@ from ..tensor.grad_meta import (
     new_meta,
     new_view_record,
 )
-from ..tensor.tensor import Tensor, alias_of, blank_tensor, join_family
+from ..tensor.tensor import Tensor, alias_of, join_family
 from .context import PyLayerContext
 from .family import check_write, rebase
 from .layer_facts import LayerFacts, plain_arguments
@@ -39,8 +39,6 @@ __all__ = [
     "as_seen_below",
     "bump_dirty",
     "check_outputs",
-    "is_plain",
-    "layer_output",
     "rebuilt",
     "record_outputs",
 ]
@@ -67,7 +65,7 @@ class LayerCall:
         tensors: tuple[bool, ...] | None,
         arguments: list[Argument] | None,
         edges: tuple[AutogradMeta | None, ...],
-        inputs: list[Tensor],
+        inputs: Sequence[Tensor],
         versions: list[int],
     ) -> None:
         self.facts = facts
@@ -78,27 +76,7 @@ class LayerCall:
         self.versions = versions
 
 
-def is_plain(ctx: PyLayerContext, result: Any) -> bool:
-    """Return whether forward gave one inexact tensor, and marked nothing."""
-    if type(result) is not Tensor or result.array.dtype.kind not in "fcV":
-        return False
-    return not (ctx._ctx_dirty or ctx._ctx_undifferentiable)
-
-
-def layer_output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> Tensor:
-    """Return a handle of its own for a fresh output."""
-    array = made.array
-    output = blank_tensor()
-    output.array = array
-    output._keys = made._keys & ~VIEW | AUTOGRAD
-    output._storage = made._storage
-    output._view = None
-    dtype = array.dtype if ctx.grad_in_dtype_consistent else None
-    output.autograd_meta = new_meta(node, position, array.shape, dtype)
-    return output
-
-
-def as_seen_below(facts: LayerFacts, made: Tensor, inputs: list[Tensor]) -> Tensor:
+def as_seen_below(facts: LayerFacts, made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return an output as the levels below should see it.
 
     Forward ran with grad off on every level, so below this one the output has no history, and its
@@ -119,7 +97,7 @@ def check_outputs(
             f"{facts.title}: forward must return a Tensor, or a container with one; "
             f"got {short_repr(result)}"
         )
-    for marked in ctx._ctx_undifferentiable:
+    for marked in ctx._ctx_marks.undifferentiable:
         if not any(marked is output for output in outputs):
             raise AutogradError(
                 f"{facts.title}: mark_non_differentiable was given a tensor that is no output\n"
@@ -141,7 +119,7 @@ def record_outputs(call: LayerCall, ctx: PyLayerContext, result: Any) -> Any:
     check_outputs(facts, ctx, result, outputs)
     written = _written_inputs(call, ctx, outputs)
     bump_dirty(ctx, call.inputs, call.versions)
-    undifferentiable = ctx._ctx_undifferentiable
+    undifferentiable = ctx._ctx_marks.undifferentiable
     differentiable = [
         is_inexact(t.dtype) and not any(t is marked for marked in undifferentiable) for t in outputs
     ]
@@ -194,12 +172,19 @@ def _fresh(
     other.
     """
     seen = as_seen_below(call.facts, made, call.inputs) if made._keys & INTERPRETER else made
-    handle = layer_output(ctx, seen, node, position)
+    handle = alias_of(seen, seen.array)
+    handle.autograd_meta = _output_meta(ctx, made, node, position)
+    handle._keys |= AUTOGRAD
     base = next((t for t in call.inputs if t._storage is made._storage), None)
     if base is not None:
         handle._view = new_view_record(join_family(base), opaque=call.facts.title)
         handle._keys |= VIEW
     return handle
+
+
+def _output_meta(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> AutogradMeta:
+    dtype = made.dtype if ctx.grad_in_dtype_consistent else None
+    return new_meta(node, position, made.shape, dtype)
 
 
 def _rewritten(
@@ -213,8 +198,7 @@ def _rewritten(
             "  return a new tensor from forward, or make it an operator with register_autograd"
         )
     before = written.autograd_meta
-    dtype = written.dtype if ctx.grad_in_dtype_consistent else None
-    meta = new_meta(node, position, written.shape, dtype)
+    meta = _output_meta(ctx, written, node, position)
     if before is not None and before.retained is not None:
         move_retained(meta, before)
     written.autograd_meta = meta
@@ -250,7 +234,7 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
 
     Where inputs share memory, marks say which of them was written; without marks every one was.
     """
-    dirty = ctx._ctx_dirty
+    dirty = ctx._ctx_marks.dirty
     for tensor in dirty:
         if not any(tensor is other for other in call.inputs):
             raise AutogradError(
@@ -266,7 +250,7 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
         if changed:
             check_write(call.facts.title, "an input", tensor)
         returned = any(tensor is other for other in outputs)
-        unmarked = (*ctx._ctx_not_inplace, *ctx._ctx_undifferentiable)
+        unmarked = (*ctx._ctx_marks.not_inplace, *ctx._ctx_marks.undifferentiable)
         denied = any(tensor is other for other in unmarked)
         if edge is not None and (denied or not returned):
             why = "it was marked otherwise" if denied else "it was not returned"
@@ -280,16 +264,17 @@ def _written_inputs(call: LayerCall, ctx: PyLayerContext, outputs: list[Tensor])
     return written
 
 
-def bump_dirty(ctx: PyLayerContext, inputs: list[Tensor], versions: list[int]) -> None:
+def bump_dirty(ctx: PyLayerContext, inputs: Sequence[Tensor], versions: list[int]) -> None:
     """Count the writes that only ``mark_dirty`` knows of: those through raw arrays.
 
     What was saved after the mark was saved after the write, so its snapshot moves along.
     """
-    for tensor in ctx._ctx_dirty:
+    for tensor in ctx._ctx_marks.dirty:
         storage = tensor._storage
         for other, version in zip(inputs, versions, strict=True):
             if other is tensor and storage.version == version:
                 storage.version += 1
                 storage.writer = ctx._ctx_title
-                if any(tensor is early for early in ctx._ctx_dirty_when_saved):
-                    ctx._ctx_records = [moved_on(record, storage) for record in ctx._ctx_records]
+                if any(tensor is early for early in ctx._ctx_marks.early):
+                    given, records, tree = ctx._ctx_saved
+                    ctx._ctx_saved = given, [moved_on(r, storage) for r in records], tree

@@ -1,43 +1,30 @@
 """`PyLayer`: a forward and a backward function written by hand, recorded as one node.
 
-``apply`` runs forward once with grad off and turns what it returned into outputs of a `GradNode`. A
-PyLayer is not an operator: interpreters see the operators that its forward calls. Plain calls
-(tensors as direct arguments, one fresh tensor returned) take a short way through ``apply``;
-everything else goes through `_apply_any` and `record_outputs`.
+A PyLayer is not an operator: interpreters see the operators that its forward calls. Plain calls
+(tensors as direct arguments, one fresh tensor returned) run a plan generated for the class;
+everything else goes through `apply_any`.
 
-Imports floors 0 to 4, `layer_facts.py`, `layer_outputs.py`, `context.py`, `guard.py`, `modes.py`.
+Imports floors 0 to 4, `layer_plan.py`, `layer_outputs.py`, `context.py`, `guard.py`, `modes.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from .. import _state
-from ..dispatch.keys import ANOMALY, AUTOCAST, AUTOGRAD, CHECKED, INTERPRETER, VIEW
+from ..dispatch.keys import AUTOGRAD
 from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
-from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
-from .anomaly import note_line
 from .context import Context, PyLayerContext
-from .family import refresh_for_use
 from .guard import guard
 from .layer_facts import LayerFacts
-from .layer_outputs import (
-    LayerCall,
-    as_seen_below,
-    bump_dirty,
-    check_outputs,
-    is_plain,
-    layer_output,
-    rebuilt,
-    record_outputs,
-)
+from .layer_outputs import rebuilt
+from .layer_plan import apply_any, facts_of
 from .modes import grad_off
-from .returned import Argument, needs_of, structure_of
+from .returned import structure_of
 
 __all__ = ["PyLayer", "PyLayerContext", "once_differentiable"]
 
@@ -72,6 +59,8 @@ class PyLayer:
     Tensor([12.])
     """
 
+    _oplib_facts: ClassVar[LayerFacts | None] = None
+
     def __new__(cls, *args: Any, **kwargs: Any) -> PyLayer:
         """Refuse construction; a layer has no instances."""
         raise ArgumentError(f"a PyLayer is not instantiated; call {cls.__name__}.apply(...)")
@@ -101,134 +90,12 @@ class PyLayer:
         object
             What forward returned; its tensors require grad if any tensor argument does.
         """
-        facts = cls.__dict__.get("_oplib_facts")
-        if facts is None or facts.forward != cls.forward:
-            facts = _facts_of(cls)
-        state = _state.current()
-        if kwargs or len(args) != facts.plain_count or not state.mask & AUTOGRAD:
-            return _apply_any(facts, args, kwargs, state)
-        inputs: list[Tensor] = []
-        edges: list[AutogradMeta | None] = []
-        needs: list[bool] = []
-        for value in args:
-            if type(value) is Tensor:
-                if value._keys & VIEW:
-                    refresh_for_use(value)
-                meta = value.autograd_meta if value._keys & AUTOGRAD else None
-                inputs.append(value)
-                edges.append(meta)
-                needs.append(meta is not None)
-            elif isinstance(value, list | tuple | dict):
-                return _apply_any(facts, args, kwargs, state)
-            else:
-                needs.append(False)
-        if state.include & (ANOMALY | AUTOCAST | CHECKED) or True not in needs:
-            return _apply_any(facts, args, kwargs, state)
-        ctx = PyLayerContext(facts.title, tuple(needs))
-        storages = [tensor._storage for tensor in inputs]
-        versions = [storage.version for storage in storages]
-        _state.set_state(grad_off(state))
-        try:
-            result = facts.forward(ctx, *args)
-        except BaseException:
-            bump_dirty(ctx, inputs, versions)
-            raise
-        finally:
-            _state.set_state(state)
-        tensors = None if len(inputs) == len(args) else tuple([type(v) is Tensor for v in args])
-        if not is_plain(ctx, result) or (
-            result._storage in storages or [storage.version for storage in storages] != versions
-        ):
-            call = LayerCall(facts, tensors, None, tuple(edges), inputs, versions)
-            return record_outputs(call, ctx, result)
-        node = GradNode()
-        node.kind = facts.kind
-        node.edges = tuple(edges)
-        node.hooks = None
-        array = result.array
-        node.shapes = array.shape
-        node.dtypes = array.dtype
-        node.saved = (ctx, tensors, ctx._ctx_attach(node, inputs, (result,), fresh=True))
-        if result._keys & INTERPRETER:
-            result = as_seen_below(facts, result, inputs)
-        return layer_output(ctx, result, node, 0)
-
-
-# ---------------------------------------------------------------------- any call
-
-
-def _facts_of(layer: type[PyLayer]) -> LayerFacts:
-    facts = LayerFacts(layer)
-    layer._oplib_facts = facts  # type: ignore[attr-defined]
-    return facts
-
-
-def _apply_any(
-    facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any], state: _state.State
-) -> Any:
-    """Run any call: containers, keywords, nothing to record, autocast, ``setup_context``."""
-    inputs: list[Tensor] = []
-    bound = _bound(facts, args, kwargs)
-    arguments = [Argument(name, value, inputs) for name, value in bound]
-    for tensor in inputs:
-        refresh_for_use(tensor)
-    recording = state.mask & AUTOGRAD
-    edges = tuple([t.autograd_meta if recording and t._keys & AUTOGRAD else None for t in inputs])
-    needed = iter([edge is not None for edge in edges])
-    needs = tuple([needs_of(argument.structure, needed) for argument in arguments])
-    ctx = PyLayerContext(facts.title, needs, any(edge is not None for edge in edges))
-    if state.include & AUTOCAST:
-        ctx._ctx_autocast = state.config.get("autocast")
-    versions = [tensor._storage.version for tensor in inputs]
-    inside = grad_off(state)
-    if state.include & CHECKED and recording:
-        inside = inside.with_config(checked_layer=(facts.title, set(map(id, inputs))))
-    _state.set_state(inside)
-    try:
-        if facts.setup is None:
-            result = facts.forward(ctx, *args, **kwargs)
-        else:
-            result = facts.forward(*args, **kwargs)
-            facts.setup(ctx, tuple([value for _, value in bound]), result)
-    except BaseException:
-        bump_dirty(ctx, inputs, versions)
-        raise
-    finally:
-        _state.set_state(state)
-    if ctx._ctx_recording:
-        call = LayerCall(facts, None, arguments, edges, inputs, versions)
-        recorded = record_outputs(call, ctx, result)
-        if state.include & ANOMALY:
-            note_line([recorded])
-        return recorded
-    outputs: list[Tensor] = []
-    structure_of(result, outputs)
-    check_outputs(facts, ctx, result, outputs)
-    bump_dirty(ctx, inputs, versions)
-    return result
-
-
-def _bound(
-    facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[str, Any]]:
-    """Return (name, value) of every argument in signature order, defaults filled in."""
-    try:
-        bound = facts.signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(
-            f"{facts.layer.__name__}.apply: {error}\n  signature  forward{facts.signature}"
-        ) from None
-    bound.apply_defaults()
-    found: list[tuple[str, Any]] = []
-    for name, value in bound.arguments.items():
-        kind = facts.signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            found += [(f"{name}[{i}]", element) for i, element in enumerate(value)]
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            found += value.items()
-        else:
-            found.append((name, value))
-    return found
+        facts = cls._oplib_facts
+        if facts is None or facts.layer is not cls or facts.forward != cls.forward:
+            facts = cls._oplib_facts = facts_of(cls)
+        if kwargs or len(args) != facts.plain_count:
+            return apply_any(facts, args, kwargs)
+        return facts.plan(*args)
 
 
 # ---------------------------------------------------------------------- first order only

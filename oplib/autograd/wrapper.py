@@ -14,7 +14,6 @@ Imports floors 0 to 4.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,7 +37,6 @@ __all__ = [
     "recover",
     "recover_output",
     "save",
-    "save_all",
     "save_copy",
     "save_optional",
 ]
@@ -96,16 +94,6 @@ def save_optional(tensor: Tensor | None) -> Record | None:
     return None if tensor is None else save(tensor)
 
 
-def save_all(tensors: Sequence[Tensor | None]) -> list[Record | None]:
-    """Return the records of several tensors."""
-    if _state.current().include & SAVED_TENSOR_HOOKS:
-        return [save_optional(tensor) for tensor in tensors]
-    return [
-        None if t is None else (t.array, t._storage, t._storage.version, t._keys & _KEPT)
-        for t in tensors
-    ]
-
-
 def save_copy(tensor: Tensor) -> Record:
     """Return the record of a copy of a tensor that is about to be overwritten."""
     array = tensor.array
@@ -154,13 +142,13 @@ def _lies_in(value: Any, tensor: Tensor) -> bool:
     return arrays and np.may_share_memory(value, tensor.array)
 
 
-def moved_on(record: Record | None, storage: Storage) -> Record | None:
+def moved_on(record: Any, storage: Storage) -> Any:
     """Return the record of a tensor of `storage` at its current version; others unchanged."""
     if isinstance(record, PackedTensor):
         if record.storage() is storage:
             record.version = storage.version
     elif record is not None and record[1] is storage:
-        return TensorWrapper(record[0], storage, storage.version, record[3])
+        return (*record[:2], storage.version, *record[3:])
     return record
 
 
@@ -183,7 +171,7 @@ def recover(record: Record, node: GradNode, meta: AutogradMeta | None, what: str
         array, storage, version, keys = record
         if storage.version != version:
             raise overwritten(storage, version, node, what)
-        tensor = _handle(array, keys, storage)
+        tensor = _handle(array, keys & _KEPT, storage)
     if meta is not None:
         tensor.autograd_meta = meta
         tensor._keys |= AUTOGRAD

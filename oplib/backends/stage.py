@@ -329,7 +329,7 @@ def _writing_lines(op: AnyOperator, call: str, every: str, backend: int) -> Line
         values = ", ".join(local_name(argument.name) for argument in written)
         lines.append(f"        for _op_s in _op_storages([{values}]):")
         indent = "            "
-    lines += [f"{indent}_op_s.version += 1", f"{indent}_op_s.writer = {op.qualname!r}"]
+    lines += [f"{indent}_op_s.version += 1", f"{indent}_op_s._writer = {op.qualname!r}"]
     if schema.is_inplace:
         return [*lines, f"    return {local_name(written[0].name)}"]
     return [*lines, f"    return _op_finish(_op_r, {every})"]

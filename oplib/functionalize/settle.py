@@ -168,11 +168,11 @@ def _settle_gradients(outcome: Outcome, inputs: Sequence[Tensor], values: Sequen
         target = inputs[gradient.index]
         value = None if gradient.value is None else values[gradient.value]
         if gradient.of_root:
-            engine.backward([_root_of(target)], [value], False, False)
+            engine.backward_from(_root_of(target), value, False, False)
         elif target.is_leaf:
             engine.set_grad(target, None if value is None else owned(value))
         elif target.requires_grad:
-            engine.backward([target], [value], False, False)
+            engine.backward_from(target, value, False, False)
 
 
 def _root_of(tensor: Tensor) -> Tensor:

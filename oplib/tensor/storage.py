@@ -22,6 +22,18 @@ from numpy.lib.array_utils import byte_bounds
 __all__ = ["Storage", "is_read_only", "new_storage", "owner_of", "publish", "storage_of_array"]
 
 
+def _late(slot: str, default: Any) -> Any:
+    """Return a property over a slot that may not be set."""
+
+    def read(storage: Storage) -> Any:
+        return getattr(storage, slot, default)
+
+    def write(storage: Storage, value: Any) -> None:
+        setattr(storage, slot, value)
+
+    return property(read, write)
+
+
 class Storage:
     """One owning buffer: its version, and its owners once an array over it was seen outside.
 
@@ -39,21 +51,17 @@ class Storage:
     """
 
     # Only `version` is set from birth: one Storage is made per operator call, and each slot costs.
-    __slots__ = ("__weakref__", "owner", "strangers", "version", "writer")
+    # A `__getattr__` for the others would make every read of `version` five times slower.
+    __slots__ = ("__weakref__", "_owner", "_strangers", "_writer", "version")
 
     version: int
-    owner: Any
-    writer: str
-    strangers: Any
+    _owner: Any
+    _strangers: Any
+    _writer: str
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "owner":
-            return None
-        if name == "writer":
-            return ""
-        if name == "strangers":
-            return ()
-        raise AttributeError(name)
+    owner = _late("_owner", None)
+    strangers = _late("_strangers", ())
+    writer = _late("_writer", "")
 
 
 # Note [The table of owners]
@@ -108,7 +116,7 @@ def storage_of_array(array: Any) -> Storage:
         return _enter_view(array, owner)
     storage = Storage()
     storage.version = 0
-    storage.owner = owner  # set here: to ask a Storage for an owner it has not is slow
+    storage._owner = owner  # half the price of the property
     return _enter(owner, storage)
 
 
@@ -140,7 +148,7 @@ def is_read_only(array: np.ndarray[Any, Any], storage: Storage) -> bool:
     if array.flags.writeable:
         return False
     owner = owner_of(array)
-    unseen = storage.owner is None and type(owner) is np.ndarray and owner.size
+    unseen = getattr(storage, "_owner", None) is None and type(owner) is np.ndarray and owner.size
     if unseen and not owner.flags.writeable:  # else only this view is: it overlaps itself, say
         owner.flags.writeable = array.flags.writeable = True
     return not array.flags.writeable
@@ -155,9 +163,9 @@ def _enter(owner: Any, storage: Storage) -> Storage:
         listed = None if found is None else found()
         if listed is not None:
             return listed
-        known = storage.owner
+        known = getattr(storage, "_owner", None)
         if known is not owner:
-            storage.owner = owner if known is None else (known, owner)
+            storage._owner = owner if known is None else (known, owner)
         if _opaque:
             _opaque.pop(key, None)
         _by_owner[key] = weakref.ref(storage)

@@ -83,7 +83,7 @@ class _Engine:
 
     refresh: Callable[[Tensor], None]
     check_write: Callable[[Any, str, Tensor], None]
-    backward: Callable[..., None]
+    backward_from: Callable[[Tensor, Tensor | None, bool | None, bool], None]
     register_hook: Callable[..., HookHandle]
     register_post_accumulate_grad_hook: Callable[..., HookHandle]
     retain_grads: Callable[[Tensor], None]
@@ -407,7 +407,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         AutogradError
             If the tensor does not require grad, or the graph was released before.
         """
-        engine.backward([self], [grad_tensor], retain_graph, create_graph)
+        engine.backward_from(self, grad_tensor, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> HookHandle:
         """Call ``hook(grad)`` once per run with the summed gradient; a return value replaces it.
@@ -426,9 +426,8 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
 
     def clear_grad(self, set_to_zero: bool = False) -> None:
         """Drop ``.grad``, or write zeros into it with ``set_to_zero=True``."""
-        grad = self.grad
-        if set_to_zero and grad is not None:
-            grad.zero_()
+        if set_to_zero and self.grad is not None:
+            self.grad.zero_()
         else:
             engine.set_grad(self, None)
 
