@@ -110,7 +110,7 @@ from .std.creation import (
     zeros_like,
 )
 from .tensor import methods, protocols
-from .tensor.protocols import from_numpy
+from .tensor.protocols import from_dlpack, from_numpy
 from .tensor.tensor import Tensor, engine
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ __all__ = [
     "explain",
     "eye",
     "fallthrough",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",

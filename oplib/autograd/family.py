@@ -177,7 +177,7 @@ class _Split:
             raise AutogradError(
                 f"a view of shape {view.shape} and dtype {view.dtype} is not a regular part of its "
                 f"root of shape {root.shape} and dtype {root.dtype}, so gradients cannot be "
-                "followed through it\n  write to a copy: x.clone()"
+                "followed through it\n  write to a copy, x.clone(), or look at it without history, x.detach()"
             )
         self.address: Address = address
         self.root_shape = whole.shape
