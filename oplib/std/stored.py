@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dispatch.registry import get_op
-from ..prims import copy_
+from ..prims import clone, copy_
 from ..tensor.methods import STORED
 from ..tensor.tensor import Tensor
 from .declare import composite
@@ -26,7 +26,11 @@ def _declare_stored(name: str) -> None:
         f"{name}_({', '.join(arguments)}) -> Tensor(a!)",
         f"`{name}` stored into x, in the dtype and shape of x.",
     )
-    declared(lambda x, *others: copy_(x, op(x, *others)))
+
+    @declared
+    def stored(x: Tensor, *others: Any) -> Tensor:
+        old = clone(x)  # what the gradient rule saves must not be written to
+        return copy_(x, op(old, *[old if other is x else other for other in others]))
 
 
 for _name in STORED:

@@ -69,8 +69,34 @@ METHODS: Final[dict[str, str]] = {
 
 _UNARY: Final = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp"),
-    *("cbrt", "deg2rad", "exp2", "expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "relu", "round"),
-    *("rad2deg", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc"),
+    *(
+        "cbrt",
+        "deg2rad",
+        "exp2",
+        "expm1",
+        "floor",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "neg",
+        "reciprocal",
+        "relu",
+        "round",
+    ),
+    *(
+        "rad2deg",
+        "rsqrt",
+        "sigmoid",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "tan",
+        "tanh",
+        "trunc",
+    ),
 )
 _BINARY: Final = (
     *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floor_divide", "remainder"),
@@ -80,7 +106,15 @@ IN_PLACE: Final = (*_UNARY, *_BINARY, "clamp")
 """Elementwise operators with a form that writes, named ``name_`` and derived from ``name``."""
 
 STORED: Final = (
-    *("conj", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "logical_and", "logical_not"),
+    *(
+        "conj",
+        "bitwise_and",
+        "bitwise_not",
+        "bitwise_or",
+        "bitwise_xor",
+        "logical_and",
+        "logical_not",
+    ),
     *("logical_or", "logical_xor", "atan2", "copysign", "fmod", "hypot", "logaddexp", "xlogy"),
     *("digamma", "erf", "erfc", "erfinv", "gammaln", "i0", "i1", "logit", "nan_to_num", "ndtr"),
     *("sinc", "elu", "gelu", "leaky_relu", "lerp", "log_sigmoid", "silu", "softplus"),

@@ -220,7 +220,9 @@ def _array_function(
         renamed = {_RENAMED.get(key, key): value for key, value in kwargs.items()}
         return operator_function(name)(*args, **renamed)
     tensors = tensor_leaves([args, kwargs])
-    arrays = tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, [args, kwargs])
+    arrays = tree_map(
+        lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, [args, kwargs]
+    )
     result = function(*arrays[0], **arrays[1])
     inexact = any(np.asarray(leaf).dtype.kind in "fc" for leaf in leaves(result))
     if inexact and any(tensor.requires_grad for tensor in tensors):
