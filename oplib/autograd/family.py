@@ -51,8 +51,6 @@ from ..tensor.tensor import Tensor, join_family, tensor_from_result
 
 __all__ = ["ViewStage", "check_write", "derive_from", "rebase", "refresh", "refresh_for_use"]
 
-_new: Final = object.__new__
-
 
 def refresh(tensor: Tensor) -> None:
     """Bring a handle that is behind its family up to date.
@@ -144,7 +142,7 @@ def _derived(tensor: Tensor, family: Family) -> AutogradMeta:
 def _node(
     kind: NodeKind, edges: tuple[AutogradMeta | None, ...], saved: tuple[Any, ...], like: Any
 ) -> GradNode:
-    node: GradNode = _new(GradNode)
+    node = GradNode()
     node.kind = kind
     node.edges = edges
     node.saved = saved
@@ -178,7 +176,7 @@ class _Split:
             raise AutogradError(
                 f"a view of shape {view.shape} and dtype {view.dtype} is not a regular part of its "
                 f"root of shape {root.shape} and dtype {root.dtype}, so gradients cannot be "
-                "followed through it\n  write to a copy, x.clone(), or look at it without history, x.detach()"
+                "followed through it\n  write to a copy, x.clone(), or view a constant, x.detach()"
             )
         self.address: Address = address
         self.root_shape = whole.shape

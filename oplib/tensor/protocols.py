@@ -3,7 +3,7 @@
 ``np.exp(t)`` calls the operator of that name where there is one and records gradients; a ufunc
 without an operator is refused rather than silently computed outside the graph.
 
-Imports floors 0 to 2, `tensor.py`, `methods.py`.
+Imports floors 0 to 2, `tensor.py`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import numpy as np
 from .. import _state
 from .._text import short_repr
 from .._tree import leaves, tree_map
+from ..dispatch import registry
 from ..dispatch.keys import CONSTANT, CPU, META, WEAK
 from ..dispatch.lifting import ARRAYS, LIFTERS, tensor_leaves
 from ..errors import ArgumentError, AutogradError
-from .methods import operator_function
 from .storage import storage_of_array
 from .tensor import (
     Tensor,
+    blank_tensor,
     introduce,
     settle_apart,
     tensor_from_array,
@@ -188,7 +189,7 @@ def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwa
             f"{what}{extra} has no operator for Tensors; "
             "call it on x.numpy() (no gradient), or define an operator for it"
         )
-    return operator_function(name)(*inputs, **({} if out is None else {"out": out}))
+    return registry.packet("std", name)(*inputs, **({} if out is None else {"out": out}))
 
 
 _RENAMED: Final = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
@@ -218,7 +219,7 @@ def _array_function(
     name, most = FUNCTIONS.get(function.__name__, ("", 0))
     if function.__module__ == "numpy" and name and len(args) <= most:
         renamed = {_RENAMED.get(key, key): value for key, value in kwargs.items()}
-        return operator_function(name)(*args, **renamed)
+        return registry.packet("std", name)(*args, **renamed)
     tensors = tensor_leaves([args, kwargs])
     arrays = tree_map(
         lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, [args, kwargs]
@@ -287,7 +288,7 @@ def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
     """Return the constant that an array beside a Tensor stands for; it shares memory."""
     if array.dtype.kind not in "fcbiu":
         _check_numbers(array)
-    tensor: Tensor = object.__new__(Tensor)
+    tensor = blank_tensor()
     tensor.array = array
     tensor._keys = CPU | CONSTANT
     tensor.autograd_meta = tensor._view = None

@@ -8,6 +8,7 @@ with numeric differences; `assert_close` compares values.
 from .compare import assert_close
 from .gradcheck import gradcheck, gradgradcheck
 from .opcheck import opcheck
+from .parametrize import operators
 from .report import CheckResult, Failure, GradCheckReport, GradientMismatch, OpCheckReport
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "opcheck",
+    "operators",
 ]

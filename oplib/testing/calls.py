@@ -2,23 +2,22 @@
 
 A `Subject` is an operator or a PyLayer. A `Call` holds arguments that are never touched: every run
 gets copies. A run that raises is an `Outcome` too.
-
-Imports floors 0 to 7, `compare.py`, `memory.py`. Read next: `sampling.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .._text import function_site, is_internal_file, short_repr
-from .._tree import flatten, leaf_paths, leaves
+from .._tree import flatten, leaf_paths, leaves, tree_map
 from ..autograd.pylayer import PyLayer
 from ..dispatch.facets import FAKE, FUNCTIONAL, GRADIENT
 from ..dispatch.gradient_rule import return_names
@@ -87,17 +86,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments to call a subject with.
-
-    Attributes
-    ----------
-    subject : Subject
-    args, kwargs : tuple and mapping
-    label : str
-        How the call came to be: ``"as given"``, ``"x transposed"``.
-    kind : str
-        ``"given"``, ``"size"``, ``"option"``, ``"layout"``, ``"dtype"`` or ``"values"``.
-    """
+    """Arguments to call a subject with."""
 
     subject: Subject
     args: tuple[Any, ...]
@@ -155,7 +144,18 @@ class Call:
     def fresh(self, protect: Callable[[Any], bool] = lambda leaf: False) -> Call:
         """Return the call on copies of everything it could change."""
         args, kwargs = copy_tree((self.args, dict(self.kwargs)), protect)
-        return Call(self.subject, args, kwargs, self.label, self.kind)
+        return replace(self, args=args, kwargs=kwargs)
+
+    def mapped(self, change: Callable[[Any], Any], label: str = "", kind: str = "") -> Call:
+        """Return the call with every leaf replaced by what `change` returns for it."""
+        args, kwargs = tree_map(change, (self.args, dict(self.kwargs)))
+        label, kind = label or self.label, kind or self.kind
+        return Call(self.subject, args, kwargs, label, kind)
+
+    def with_leaves(self, values: Iterable[Any]) -> Call:
+        """Return the call with other leaves, in order."""
+        following = iter(values)
+        return self.mapped(lambda leaf: next(following))
 
     def snapshot(self) -> Snapshot:
         """Return what the arguments are like now."""
@@ -296,23 +296,17 @@ class Outcome:
         ]
 
 
-class quietly:
-    """Context manager in which floating point and other warnings are ignored."""
-
-    def __enter__(self) -> None:
-        self._errors = np.errstate(all="ignore")
-        self._warnings = warnings.catch_warnings()
-        self._errors.__enter__()
-        self._warnings.__enter__()
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Ignore floating point and other warnings."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-
-    def __exit__(self, *exception: Any) -> None:
-        self._warnings.__exit__(*exception)
-        self._errors.__exit__(*exception)
+        yield
 
 
-def user_traceback(error: BaseException) -> str:
+def user_traceback(error: BaseException | None) -> str:
     """Return the frames of an exception outside oplib, innermost last, and its message."""
+    assert error is not None
     frames = [
         f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)

@@ -4,8 +4,6 @@ A value `a` is close to the expected `e` if ``|a - e| <= atol * s + rtol * |e|``
 largest finite ``|e|`` of the array: the absolute tolerance follows the scale of the data. Integers,
 bools and strings are exact. NaN equals NaN, equal infinities and signed zeros are equal, complex
 numbers are compared part by part.
-
-Imports floors 0 to 7. Read next: `report.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ __all__ = [
     "same_bytes",
     "tolerance_of",
 ]
+
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -72,21 +71,7 @@ def tolerance_of(
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first thing in which two values differ; its ``str`` is a readable summary.
-
-    Attributes
-    ----------
-    where : str
-        Which value: ``"result 1"``, ``"args[0]['w']"``, or empty.
-    what : str
-        ``"structure"``, ``"type"``, ``"shape"``, ``"dtype"`` or ``"values"``.
-    expected, got : str
-        What was expected there, and what was found.
-    index : tuple of int or None
-        Of the worst element, for values.
-    detail : str
-        How far off it is, and how many elements differ.
-    """
+    """The first thing in which two values differ; its ``str`` is a readable summary."""
 
     where: str
     what: str
@@ -112,18 +97,7 @@ def compare_arrays(
     atol: float | None = None,
     check_dtype: bool = True,
 ) -> Mismatch | None:
-    """Return how `actual` differs from `expected`, or None if it is close.
-
-    Parameters
-    ----------
-    actual, expected : numpy.ndarray
-    where : str
-        Names the value in the result.
-    rtol, atol : float, optional
-        Replace the defaults of the (expected) dtype, singly or together.
-    check_dtype : bool
-        Whether a different dtype is a difference.
-    """
+    """Return how `actual` differs from `expected`, or None if it is close."""
     if actual.shape != expected.shape:
         return Mismatch(where, "shape", str(expected.shape), str(actual.shape))
     if check_dtype and actual.dtype != expected.dtype:

@@ -3,8 +3,6 @@
 Each row of `HINTS` is a test on the evidence: the gradient that the rule gave and the one that
 differences gave, as matrices with one row per incoming gradient (unit vectors) and one column per
 coordinate of the input. The first test that holds to 1e-4 says what the author probably did.
-
-Imports floors 0 to 7, `compare.py`, `space.py`. Read next: `gradcheck.py`.
 """
 
 from __future__ import annotations
@@ -25,24 +23,7 @@ __all__ = ["HINTS", "Evidence", "hint_for"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One failure in full.
-
-    Attributes
-    ----------
-    analytic, numeric : numpy.ndarray
-        Gradients by the rule and by differences: a row per coordinate of the results, a column per
-        coordinate of the inputs. Entries at kinks are zero in both.
-    dense : triple of numpy.ndarray or None
-        An incoming gradient of all results at once and its two gradients, if there are several.
-    domain, codomain : Space
-        What columns and rows mean.
-    input, result : int
-        The blocks of the worst entry.
-    indices : sequence of numpy.ndarray
-        Integer arguments of the call.
-    order : int
-        The order of the derivative.
-    """
+    """One failure in full."""
 
     analytic: Array
     numeric: Array
@@ -195,10 +176,7 @@ def _result_missing(e: Evidence) -> str:
 
 
 def _zero(e: Evidence) -> str:
-    """Look for a rule that returns nothing.
-
-    In second order that is a detached value only if no other input's derivative is right.
-    """
+    """Look for a rule that returns nothing."""
     others = [b.range for b in e.domain.blocks if b is not e.x]
     if e.order > 1 and any(_close(e.analytic[:, r], e.numeric[:, r]) for r in others):
         return ""

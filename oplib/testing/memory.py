@@ -3,8 +3,6 @@
 A copy keeps dtype, strides, offset, read-only flags, and which arguments lie in one buffer; nothing
 of the caller's is ever written. A `Snapshot` remembers every bit of the owning buffers, so that a
 write outside a view, of equal values, or below any tolerance is seen.
-
-Imports floors 0 to 7, `compare.py`. Read next: `calls.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .._tree import leaves, tree_map
 from ..tensor.geometry import Geometry, element_offsets
 from ..tensor.storage import owner_of
 from ..tensor.tensor import Tensor, tensor_from_array
-from .compare import Array
+from .compare import Array, Mismatch
 
 __all__ = ["Snapshot", "address_of", "copy_tree", "overlap", "written_bytes"]
 
@@ -66,14 +64,7 @@ def overlap(a: Array, b: Array) -> bool:
 
 
 def copy_tree(tree: Any, protect: Callable[[Any], bool] = lambda leaf: False) -> Any:
-    """Return nested arguments with copies of their tensors, arrays and random generators.
-
-    Parameters
-    ----------
-    tree : nested lists, tuples and dicts
-    protect : callable
-        Given a tensor or array of `tree`: whether its copy is read-only, whatever the original is.
-    """
+    """Return nested arguments with copies of their tensors, arrays and random generators."""
     found = [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor | np.ndarray)]
     distinct = list({id(leaf): leaf for leaf in found}.values())
     arrays = [leaf.array if isinstance(leaf, Tensor) else leaf for leaf in distinct]
@@ -113,16 +104,6 @@ def _copied(arrays: Sequence[Array]) -> list[Array]:
 # ---------------------------------------------------------------------- what changed
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One difference a call made to an argument."""
-
-    name: str
-    what: str
-    expected: str
-    got: str
-
-
 @dataclass(slots=True)
 class _Buffer:
     low: int
@@ -130,15 +111,7 @@ class _Buffer:
 
 
 class Snapshot:
-    """Everything about the arguments of a call that a call could change.
-
-    Parameters
-    ----------
-    named : sequence of (str, object)
-        The leaves of the arguments by name.
-    containers : sequence of list or dict
-        The caller's containers, whose elements must stay.
-    """
+    """Everything about the arguments of a call that a call could change."""
 
     def __init__(self, named: Sequence[tuple[str, Any]], containers: Sequence[Any] = ()) -> None:
         self.named = [(n, leaf.array if isinstance(leaf, Tensor) else leaf) for n, leaf in named]
@@ -159,21 +132,21 @@ class Snapshot:
             content = ctypes.string_at(low, high - low)
             self.buffers.append((members, _Buffer(low, content)))
 
-    def changes(self, written: Sequence[Array] = ()) -> Iterator[Change]:
+    def changes(self, written: Sequence[Array] = ()) -> Iterator[Mismatch]:
         """Yield what is different now, apart from the elements of `written`."""
         for (name, array), form in zip(self.arrays, self.forms, strict=True):
             for (what, was), (_, now) in zip(form, _form(array), strict=True):
                 if was != now:
-                    yield Change(name, what, str(was), str(now))
+                    yield Mismatch(name, what, str(was), str(now))
         for members, buffer in self.buffers:
             yield from _changed_bytes(members, buffer, written)
         for name, array, before in self.objects:
             if not bool((array == before).all()):
-                yield Change(name, "elements", "unchanged", "changed")
+                yield Mismatch(name, "elements", "unchanged", "changed")
         for container, elements in self.containers:
             if _shallow(container) != elements:
                 kind = type(container).__name__
-                yield Change(f"a {kind} of the caller", "elements", "unchanged", "changed")
+                yield Mismatch(f"a {kind} of the caller", "elements", "unchanged", "changed")
 
     def generators_used(self) -> list[str]:
         """Return the names of the generators that were drawn from."""
@@ -218,7 +191,7 @@ def written_bytes(array: Array, low: int) -> Array:
 
 def _changed_bytes(
     members: list[tuple[str, Array]], buffer: _Buffer, written: Sequence[Array]
-) -> Iterator[Change]:
+) -> Iterator[Mismatch]:
     """Yield the first change of a buffer outside the elements of `written`."""
     now = ctypes.string_at(buffer.low, len(buffer.content))
     if now == buffer.content:
@@ -244,11 +217,11 @@ def _changed_bytes(
                 array.strides,
             )
             what = f"element {list(index)}" if index else "the value"
-            yield Change(name, what, repr(before[index]), repr(array[index]))
+            yield Mismatch(name, what, repr(before[index]), repr(array[index]))
             return
     names = " and ".join(f"`{name}`" for name, _ in members)
     position = int(different.argmax())
-    yield Change(
+    yield Mismatch(
         members[0][0],
         f"byte {position} of its buffer, outside {names}",
         str(buffer.content[position]),

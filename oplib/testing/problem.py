@@ -5,8 +5,6 @@ gradients can be pulled back. `derivative` makes the problem of the next order: 
 function of the inputs and of the incoming gradients.
 
 Every evaluation gets arrays, tensors and random generators of its own.
-
-Imports floors 0 to 7, `compare.py`, `space.py`. Read next: `differences.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ from .compare import Array
 from .space import Space, like_layout
 
 __all__ = ["Linearization", "Problem", "call_problem", "derivative", "upcast_dtype"]
+
 
 Forward: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
 
@@ -59,27 +58,7 @@ class Linearization:
 
 @dataclass(frozen=True)
 class Problem:
-    """A function and the point at which it is looked at.
-
-    Attributes
-    ----------
-    name : str
-        What the function is called in messages.
-    site : str
-        Where its gradient rule, or the function itself, was written.
-    forward : callable
-        From one Tensor per input to the inexact results, in order.
-    domain : Space
-        The inputs that need a gradient.
-    point : tuple of numpy.ndarray
-        Their values.
-    result_name : callable
-        From the position of a result to its name.
-    indices : tuple of numpy.ndarray
-        Integer arguments, for hints about repeated indices.
-    order : int
-        1 for the gradient, 2 for the gradient of the gradient, and so on.
-    """
+    """A function and the point at which it is looked at."""
 
     name: str
     site: str
@@ -124,13 +103,7 @@ def upcast_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def call_problem(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], upcast: bool
 ) -> Problem:
-    """Return the problem of ``function(*args, **kwargs)`` in its tensors that require grad.
-
-    Raises
-    ------
-    ArgumentError
-        If no input requires grad.
-    """
+    """Return the problem of ``function(*args, **kwargs)`` in its tensors that require grad."""
     found, structure = flatten([list(args), dict(kwargs)])
     names = list(_argument_names(function, args, kwargs))
     convert = upcast_dtype if upcast else lambda dtype: dtype

@@ -21,6 +21,7 @@ __all__ = [
     "Status",
 ]
 
+
 Status: TypeAlias = Literal["passed", "failed", "skipped"]
 
 LINE_WIDTH: Final = 100

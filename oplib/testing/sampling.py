@@ -2,12 +2,11 @@
 
 Every derivation is a small generator of calls; `derived` runs through all of them. A derived call
 may be invalid for the operator: whoever runs it decides.
-
-Imports floors 0 to 7, `compare.py`, `layouts.py`, `calls.py`. Read next: `session.py`.
 """
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,15 +14,83 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from .._tree import tree_map
 from ..dtypes import is_inexact, short_dtype
-from ..schema.types import BasicType, ListType, OptionalType
+from ..schema.types import BasicType, ListType, OptionalType, TensorType
 from ..tensor.tensor import Tensor, tensor_from_array
 from .calls import Call
 from .compare import Array
-from .layouts import LAYOUTS, ONLY_FOR_READING
 
-__all__ = ["derived", "redrawn"]
+__all__ = ["LAYOUTS", "ONLY_FOR_READING", "derived", "invented", "redrawn"]
+
+
+def _fortran(array: Array) -> Array:
+    return np.asfortranarray(array.copy(order="C"))
+
+
+def _swapped(array: Array) -> Array:
+    """Return the elements with the last two axes exchanged in memory."""
+    if array.ndim < 2:
+        return array.copy(order="C")
+    return array.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
+
+
+def _rolled(array: Array) -> Array:
+    """Return the elements with the first axis innermost in memory."""
+    return np.moveaxis(np.moveaxis(array, 0, -1).copy(order="C"), -1, 0) if array.ndim else array
+
+
+def _strided(array: Array) -> Array:
+    """Return the elements as every other one of a larger array, along every axis."""
+    if not array.ndim:
+        return array.copy()
+    buffer = np.zeros([2 * n for n in array.shape], array.dtype)
+    view = buffer[tuple(slice(None, None, 2) for _ in array.shape)]
+    view[...] = array
+    return view
+
+
+def _reversed(array: Array) -> Array:
+    flip = tuple(slice(None, None, -1) for _ in array.shape)
+    return array[flip].copy(order="C")[flip] if array.ndim else array.copy()
+
+
+def _offset(array: Array) -> Array:
+    """Return the elements inside a larger array: a write next to them is seen."""
+    buffer = np.zeros([n + 2 for n in array.shape] or [3], array.dtype)
+    inner = tuple(slice(1, n + 1) for n in array.shape) or (slice(1, 2),)
+    view = buffer[inner].reshape(array.shape) if not array.ndim else buffer[inner]
+    view[...] = array
+    return view
+
+
+def _expanded(array: Array) -> Array:
+    """Return the first slice along the first axis, repeated with stride 0."""
+    if not array.ndim or array.shape[0] < 2:
+        return array.copy()
+    return np.broadcast_to(array[:1].copy(), array.shape)
+
+
+def _read_only(array: Array) -> Array:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+LAYOUTS: Final[dict[str, Callable[[Array], Array]]] = {
+    "offset into a larger buffer": _offset,
+    "Fortran order": _fortran,
+    "last axes transposed": _swapped,
+    "first axis innermost": _rolled,
+    "every other element": _strided,
+    "reversed": _reversed,
+    "expanded": _expanded,
+    "read-only": _read_only,
+}
+"""From a description to a function that returns the elements of an array laid out that way."""
+
+ONLY_FOR_READING: Final = ("expanded", "read-only")
+"""The layouts an argument that is written cannot have."""
+
 
 Sizes: TypeAlias = Callable[[str, int, int], int]
 """From the name of a tensor, an axis counted from the last (-1) and its length to a new length."""
@@ -44,17 +111,7 @@ def derived(call: Call, rng: np.random.Generator) -> Iterator[Call]:
 
 
 def draw(like: Array, shape: tuple[int, ...], rng: np.random.Generator, bound: int) -> Array:
-    """Return values of `like`'s dtype and range: apart from zero and each other, or indices.
-
-    Parameters
-    ----------
-    like : numpy.ndarray
-        Given values; where none is negative, none is drawn.
-    shape : tuple of int
-    rng : numpy.random.Generator
-    bound : int
-        Integers are below it, so that they are valid as indices.
-    """
+    """Return values of `like`'s dtype and range: apart from zero and each other, or indices."""
     dtype, count = like.dtype, int(np.prod(shape, dtype=int))
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape)).astype(bool)
@@ -93,7 +150,7 @@ def redrawn(call: Call, rng: np.random.Generator, label: str = "", kind: str = "
             made[id(leaf)] = _with_values(leaf, draw(leaf.array, leaf.shape, rng, bound))
         return made[id(leaf)]
 
-    return _mapped(call, other, label or "other values", kind)
+    return call.mapped(other, label or "other values", kind)
 
 
 def _with_values(like: Tensor, values: Array) -> Tensor:
@@ -118,16 +175,6 @@ def _index_bound(call: Call) -> int:
     return min(lengths, default=4)
 
 
-def _mapped(call: Call, change: Callable[[Any], Any], label: str, kind: str) -> Call:
-    return replace(
-        call,
-        args=tuple(tree_map(change, value) for value in call.args),
-        kwargs={name: tree_map(change, value) for name, value in call.kwargs.items()},
-        label=label,
-        kind=kind,
-    )
-
-
 def _other_values(call: Call, rng: np.random.Generator) -> Iterator[Call]:
     yield redrawn(call, rng)
     fills = {"zeros": 0.0, "ties": 1.0, "large values": 1e4, "NaN": np.nan, "infinity": np.inf}
@@ -138,10 +185,9 @@ def _other_values(call: Call, rng: np.random.Generator) -> Iterator[Call]:
                 return leaf
             return _with_values(leaf, np.full(leaf.shape, value).astype(leaf.dtype))
 
-        yield _mapped(call, filled, label, "values")
+        yield call.mapped(filled, label, "values")
     if call.inexact:
-        yield _mapped(
-            call,
+        yield call.mapped(
             lambda t: _with_values(t, np.asarray(-np.abs(t.array))) if _is_float(t) else t,
             "negative values",
             "values",
@@ -214,7 +260,7 @@ def _reshaped(
             made[id(leaf)] = tensor_from_array(draw(leaf.array, shapes[id(leaf)], rng, bound))
         return made[id(leaf)]
 
-    return _mapped(call, other, label, "size")
+    return call.mapped(other, label, "size")
 
 
 # ---------------------------------------------------------------------- layouts
@@ -232,12 +278,11 @@ def _other_layouts(call: Call) -> Iterator[Call]:
                 return leaf
             return tensor_from_array(change(leaf.array))
 
-        yield _mapped(call, laid_out, label, "layout")
+        yield call.mapped(laid_out, label, "layout")
     tensors = call.tensors
     if len(tensors) > 1 and not call.written():
         first = tensors[0][1]
-        yield _mapped(
-            call,
+        yield call.mapped(
             lambda leaf: first if isinstance(leaf, Tensor) and _alike(leaf, first) else leaf,
             "the same tensor for equal arguments",
             "layout",
@@ -262,7 +307,7 @@ def _shared_buffer(call: Call) -> Call:
             view[...] = array
             made[key] = tensor_from_array(view)
     label = "arguments in one buffer"
-    return _mapped(call, lambda leaf: made.get(id(leaf), leaf), label, "layout")
+    return call.mapped(lambda leaf: made.get(id(leaf), leaf), label, "layout")
 
 
 # ---------------------------------------------------------------------- dtypes
@@ -282,7 +327,7 @@ def _other_dtypes(call: Call) -> Iterator[Call]:
             return tensor_from_array(np.asarray(array).astype(dtype))
 
         if call.inexact:
-            yield _mapped(call, cast, f"dtype {short_dtype(dtype)}", "dtype")
+            yield call.mapped(cast, f"dtype {short_dtype(dtype)}", "dtype")
 
 
 # ---------------------------------------------------------------------- options
@@ -328,24 +373,40 @@ def _alternatives(call: Call, kind: Any, value: Any) -> Iterator[Any]:
 
 def _something(call: Call, kind: Any) -> Iterator[Any]:
     """Yield values for an argument that was left out."""
-    tensors = call.tensors
-    if _holds_tensor(kind):
-        for _, tensor in tensors[:2]:
-            copy = tensor_from_array(tensor.array.copy())
-            yield [copy] if isinstance(kind, ListType) else copy
-    elif isinstance(kind, BasicType):
-        examples = {"int": 1, "SymInt": 1, "float": 0.5, "bool": True, "Scalar": 2, "complex": 1j}
-        if kind.name in examples:
-            yield examples[kind.name]
-        if kind.name == "Generator":
-            yield np.random.default_rng(0)
-    elif str(kind) in ("int[]", "SymInt[]"):
-        yield [0]
+    inner = kind.element if isinstance(kind, ListType) else kind
+    if isinstance(inner, TensorType):
+        for _, tensor in call.tensors[:2]:
+            other = tensor_from_array(tensor.array.copy())
+            yield other if inner is kind else [other]
+    elif isinstance(inner, BasicType) and inner.name in EXAMPLES.keys() - {"str"}:
+        value = copy.deepcopy(EXAMPLES[inner.name])
+        yield value if inner is kind else [0 if inner.name in ("int", "SymInt") else value]
 
 
-def _holds_tensor(kind: Any) -> bool:
-    kind = kind.element if isinstance(kind, OptionalType | ListType) else kind
-    return str(kind).startswith("Tensor")
+def invented(kind: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """Return a value for an argument that nobody gave."""
+    match kind:
+        case TensorType():
+            return tensor_from_array(rng.standard_normal(shape))
+        case ListType(element, size):
+            return [invented(element, shape, rng) for _ in range(2 if size is None else size)]
+        case BasicType(name):
+            return copy.deepcopy(EXAMPLES.get(name))
+    return None
+
+
+EXAMPLES: Final[dict[str, Any]] = {
+    "int": 1,
+    "SymInt": 1,
+    "float": 0.5,
+    "bool": True,
+    "Scalar": 2.0,
+    "complex": 1j,
+    "str": "x",
+    "ScalarType": np.dtype("float64"),
+    "Generator": np.random.default_rng(0),
+}
+"""A value of every basic type."""
 
 
 def _with(call: Call, name: str, value: Any) -> Call:

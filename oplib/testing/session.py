@@ -1,7 +1,4 @@
-"""One run of `opcheck`: the calls that are valid samples, the ones refused, and what checks share.
-
-Imports floors 0 to 7, `compare.py`, `calls.py`, `sampling.py`. Read next: `checks/schema.py`.
-"""
+"""One run of `opcheck`: its samples, the calls refused, and what checks share."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ import numpy as np
 
 from ..dispatch.facets import SAMPLES
 from ..errors import AliasError, ArgumentError, ReturnError
-from ..schema.types import BasicType, ListType, OptionalType, TensorType
 from ..tensor.tensor import Tensor, tensor_from_array
 from .calls import Call, Outcome, Subject, has_fakes
 from .compare import Mismatch, compare_arrays, differences
-from .sampling import derived, redrawn
+from .sampling import derived, invented, redrawn
 
-__all__ = ["Check", "Compare", "Problem", "Refusal", "Session", "Trial", "Where"]
+__all__ = ["Check", "Compare", "Problem", "Session", "Trial", "Where"]
+
 
 DRAWS: Final = 3
 """Draws of values after which a refusal is put down to shapes."""
@@ -58,30 +55,9 @@ class Problem:
     cause: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A call that the operator raised on."""
-
-    call: Call
-    error: Exception
-
-
 @dataclass(frozen=True)
 class Check:
-    """One check: which samples it looks at, when it cannot run, and what it finds.
-
-    Attributes
-    ----------
-    name : str
-    kinds : tuple of str
-        Kinds of calls it runs on.
-    examine : callable
-        Yields the problems of a `Trial`.
-    unable : callable
-        Returns why the check cannot run on a `Session`, or an empty string.
-    needs_samples : bool
-        Whether it has nothing to say without a valid call.
-    """
+    """One check: which samples it looks at, when it cannot run, and what it finds."""
 
     name: str
     kinds: tuple[str, ...]
@@ -92,20 +68,7 @@ class Check:
 
 @dataclass
 class Session:
-    """What all checks of one `opcheck` share.
-
-    Attributes
-    ----------
-    subject : Subject
-    samples : list of Call
-        Valid calls: the caller's, registered ones, derived ones.
-    refused : list of Refusal
-        Derived calls that the operator refuses whatever the values are.
-    faults : list of Refusal
-        Calls whose result the framework refuses: memory shared undeclared, a wrong type.
-    broken : list of Refusal
-        Calls given by the caller that raise.
-    """
+    """What all checks of one `opcheck` share."""
 
     subject: Subject
     seed: int = 0
@@ -113,9 +76,9 @@ class Session:
     atol: float | None = None
     compare: Compare | Mapping[Any, Compare] | None = None
     samples: list[Call] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    faults: list[Refusal] = field(default_factory=list)
-    broken: list[Refusal] = field(default_factory=list)
+    refused: list[Outcome] = field(default_factory=list)
+    faults: list[Outcome] = field(default_factory=list)
+    broken: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def collect(
@@ -136,7 +99,7 @@ class Session:
                 return
             self._take(call, self.refused, rng)
 
-    def _take(self, call: Call, refusals: list[Refusal], rng: np.random.Generator) -> None:
+    def _take(self, call: Call, refusals: list[Outcome], rng: np.random.Generator) -> None:
         if has_fakes(call):
             self.samples.append(call)
             return
@@ -147,12 +110,12 @@ class Session:
                 self.samples.append(tried)
                 return
             if blames_result(error):
-                self.faults.append(Refusal(tried, error))
+                self.faults.append(Outcome(tried, None, error))
                 return
             if refusals is self.broken or call.kind in ("values", "layout", "dtype"):
                 break
         assert error is not None
-        refusals.append(Refusal(call, error))
+        refusals.append(Outcome(call, None, error))
 
     @property
     def only_fakes(self) -> bool:
@@ -211,17 +174,7 @@ class Session:
 
 @dataclass
 class Trial:
-    """One check running on the samples of a session.
-
-    Attributes
-    ----------
-    session : Session
-    check : Check
-    run : int
-        How many calls it has looked at.
-    inconclusive : list of str
-        Why it could not tell, for calls that say nothing.
-    """
+    """One check running on the samples of a session."""
 
     session: Session
     check: Check
@@ -258,13 +211,7 @@ def given_calls(
     samples: Any,
     rng: np.random.Generator,
 ) -> list[Call]:
-    """Return the calls to begin with: the caller's, then those of `register_samples`.
-
-    Raises
-    ------
-    ArgumentError
-        If `args` is no tuple or list.
-    """
+    """Return the calls to begin with: the caller's, then those of `register_samples`."""
     if not isinstance(args, tuple | list):
         raise ArgumentError(
             f"opcheck takes the arguments of one call as a tuple, got {type(args).__name__}; "
@@ -304,7 +251,7 @@ def _completed(calls: list[Call], rng: np.random.Generator) -> list[Call]:
         like = next((t for _, t in call.tensors), None)
         shape = like.shape if like is not None else (3, 4)
         missing = {
-            a.name: _invention(a.type, shape, rng)
+            a.name: invented(a.type, shape, rng)
             for a in schema.arguments
             if a.name not in given and not a.has_default
         }
@@ -319,7 +266,7 @@ def _invented(subject: Subject, rng: np.random.Generator) -> list[Call]:
     tried = []
     for shape in ((3, 4), (4, 4), (5,), (2, 3, 4), ()):
         values = {
-            a.name: _invention(a.type, shape, rng)
+            a.name: invented(a.type, shape, rng)
             for a in subject.schema.arguments
             if not a.has_default
         }
@@ -328,29 +275,3 @@ def _invented(subject: Subject, rng: np.random.Generator) -> list[Call]:
         if error is None or blames_result(error):
             return tried[-1:]
     return tried[:1]
-
-
-def _invention(kind: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    match kind:
-        case OptionalType():
-            return None
-        case TensorType():
-            return tensor_from_array(rng.standard_normal(shape))
-        case ListType(element, size):
-            return [_invention(element, shape, rng) for _ in range(2 if size is None else size)]
-        case BasicType(name):
-            return _EXAMPLES.get(name)
-    return None
-
-
-_EXAMPLES: Final[dict[str, Any]] = {
-    "int": 1,
-    "SymInt": 1,
-    "float": 0.5,
-    "bool": True,
-    "Scalar": 2.0,
-    "complex": 1j,
-    "str": "x",
-    "ScalarType": np.dtype("float64"),
-    "Generator": np.random.default_rng(0),
-}

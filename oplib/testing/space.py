@@ -1,10 +1,7 @@
-"""`Space`: a list of arrays as one real vector, and back.
+"""`Space`: a list of arrays as one real vector, and the vectors a gradient check is made with.
 
-Derivatives are linear algebra on real numbers. A complex element is two of them, its real and its
-imaginary part, so that ``Re sum(conj(g) * u)`` is the dot product of packed vectors and one
-statement covers real and complex functions alike.
-
-Imports floors 0 to 7. Read next: `problem.py`.
+Derivatives are linear algebra on real numbers. A complex element is two of them, so that
+``Re sum(conj(g) * u)`` is a dot product and one statement covers real and complex functions alike.
 """
 
 from __future__ import annotations
@@ -19,20 +16,7 @@ import numpy as np
 
 from .compare import Array
 
-__all__ = ["Block", "Place", "Space", "like_layout"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One real coordinate: an element of a block, and which part of it."""
-
-    name: str
-    index: tuple[int, ...]
-    part: str
-
-    def __str__(self) -> str:
-        element = str(list(self.index)) if self.index else ""
-        return f"{self.name}{element}{f' ({self.part} part)' if self.part else ''}"
+__all__ = ["Block", "Space", "Vectors", "like_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +48,13 @@ class Block:
         """The coordinates of this block."""
         return slice(self.start, self.stop)
 
-    def place(self, coordinate: int) -> Place:
+    def place(self, coordinate: int) -> str:
         """Return which element a coordinate (of the whole space) is."""
         part, flat = divmod(coordinate - self.start, max(self.size, 1))
         index = tuple(map(int, np.unravel_index(flat, self.shape))) if self.shape else ()
         names = ("real", "imaginary") if self.is_complex else ("",)
-        return Place(self.name, index, names[part])
+        element = str(list(index)) if index else ""
+        return f"{self.name}{element}{f' ({names[part]} part)' if names[part] else ''}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +99,7 @@ class Space:
                 part = part[: block.size] + 1j * part[block.size :]
             yield part.astype(block.dtype).reshape(block.shape)
 
-    def place(self, coordinate: int) -> Place:
+    def place(self, coordinate: int) -> str:
         """Return which element of which block a coordinate is."""
         return self.blocks[self.block_of(coordinate)].place(coordinate)
 
@@ -133,3 +118,59 @@ def like_layout(values: Array, template: Array) -> Array:
     copy = copy[tuple(slice(None, None, -1 if step < 0 else 1) for step in template.strides)]
     copy[...] = values
     return copy
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Directions, or incoming gradients: packed vectors, and which block each of them moves."""
+
+    units: int
+    rows: Array
+    group: Array
+
+    @staticmethod
+    def unit(space: Space, rng: np.random.Generator, together: bool) -> Vectors:
+        """Return the unit vectors, and with `together` one random vector over all blocks."""
+        rows = rng.standard_normal((1 if together else 0, space.dimension))
+        sizes = [block.stop - block.start for block in space.blocks]
+        group = [*np.repeat(range(len(sizes)), sizes), *([-1] if together else [])]
+        return Vectors(space.dimension, rows, np.array(group, int))
+
+    @staticmethod
+    def random(
+        space: Space, rng: np.random.Generator, count: int, scales: Sequence[float]
+    ) -> Vectors:
+        """Return random vectors of unit length per block: all blocks together, and each alone."""
+        supports = [-1, *range(len(space.blocks))] if len(space.blocks) > 1 else [-1]
+        group = [supports[j % len(supports)] for j in range(max(count, len(supports)))]
+        rows = np.zeros((len(group), space.dimension))
+        for row, support in zip(rows, group, strict=True):
+            for position, block in enumerate(space.blocks):
+                if support in (-1, position) and block.size:
+                    part = rng.standard_normal(block.stop - block.start)
+                    share = scales[position] / max(scales) if support == -1 else 1.0
+                    row[block.range] = part * (share / np.linalg.norm(part))
+        return Vectors(0, rows, np.array(group, int))
+
+    def __len__(self) -> int:
+        return self.units + len(self.rows)
+
+    def __getitem__(self, index: int) -> Array:
+        if index >= self.units:
+            return np.asarray(self.rows[index - self.units])
+        vector = np.zeros(self.units)
+        vector[index] = 1.0
+        return vector
+
+    def times(self, matrix: Array) -> Array:
+        """Return the products of every vector with a matrix, as rows."""
+        rest = self.rows @ matrix
+        return np.concatenate([matrix, rest]) if self.units else rest
+
+    def magnitudes(self) -> Vectors:
+        """Return the vectors of absolute values."""
+        return Vectors(self.units, np.abs(self.rows), self.group)
+
+    def without(self, coordinates: Array) -> Vectors:
+        """Return random vectors with some coordinates set to zero."""
+        return Vectors(self.units, np.where(coordinates, 0.0, self.rows), self.group)

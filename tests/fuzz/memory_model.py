@@ -109,7 +109,7 @@ class Model:
     # ------------------------------------------------------------------ memory
 
     def new(self, value: Array, rows: Array | None, layout: Array, tracked: bool) -> Handle:
-        """Return a handle on new memory that lies in the order of `layout`, an array of any kind."""
+        """Return a handle on new memory that lies in the order of `layout`, another array."""
         parts = 2 if value.dtype.kind == "c" else 1
         real = value.real.dtype
         steps = [step // layout.itemsize * parts for step in layout.strides]

@@ -206,13 +206,13 @@ class MemoryProgram:
         if h.dtype.kind != "c":
             pairs = h.memory.dtype.kind == "c" and h.shape and h.shape[-1] == 2
             steps = [s // 8 for s in h.at.strides]
-            if pairs and steps[-2] == 1 and all(s % 2 == 0 for s in steps[:-2]):
-                if h.at[..., 0].size and (h.at[..., 0, 0] % 2 == 0).all():
-                    return self._made(
-                        "view_as_complex",
-                        x.view_as_complex,
-                        lambda: self.model.view(h, lambda a: a[..., 0]),
-                    )
+            pairs = pairs and steps[-2] == 1 and all(s % 2 == 0 for s in steps[:-2])
+            if pairs and h.at[..., 0].size and (h.at[..., 0, 0] % 2 == 0).all():
+                return self._made(
+                    "view_as_complex",
+                    x.view_as_complex,
+                    lambda: self.model.view(h, lambda a: a[..., 0]),
+                )
             return self._made("alias", x.alias, lambda: self.model.view(h, lambda a: a))
         name = self.pick.choice(["real", "imag", "view_as_real"])
         show: dict[str, tuple[Callable[[], Tensor], Callable[[Array], Array]]] = {

@@ -20,9 +20,9 @@ from oplib.errors import ArgumentError, OpCheckError
 from oplib.shapes import TensorSpec, broadcast, like, like_spec
 from oplib.testing import opcheck
 from oplib.testing.compare import same_bytes
-from oplib.testing.layouts import LAYOUTS
 from oplib.testing.memory import copy_tree
 from oplib.testing.opcheck import CHECKS
+from oplib.testing.sampling import LAYOUTS
 from tests.testing.helpers import leaf, operator, scope, tensor
 from tests.testing.right_operators import RIGHT
 from tests.testing.wrong_operators import WRONG, Wrong
@@ -403,7 +403,7 @@ def test_a_layer_is_checked_without_a_schema() -> None:
     assert report.ok
     statuses = {result.check: result.status for result in report}
     assert statuses == dict.fromkeys(
-        ("mutation", "gradient", "second_gradient", "determinism"), "passed"
+        ("mutation", "gradient", "second_gradient", "determinism", "layout", "threads"), "passed"
     )
     report = opcheck(Product, (tensor([1.0]), tensor([3.0])), checks="fake")
     assert report["fake"].reason == "a PyLayer has no schema"

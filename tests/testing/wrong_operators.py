@@ -6,6 +6,7 @@ Every other facet of such an operator is right: it passes every check unrelated 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -170,7 +171,7 @@ def writes_an_optional_when_it_is_given(lib: Library) -> Any:
     return op, (x(),)
 
 
-@wrong("mutation", "argument `xs[1]`", "functional")
+@wrong("mutation", "argument `xs[1]`", "functional", "arguments")
 def writes_one_element_of_a_list(lib: Library) -> Any:
     def kernel(xs: Any) -> Any:
         if len(xs) > 1:
@@ -286,7 +287,7 @@ def copies_for_some_layouts(lib: Library) -> Any:
     return op, (x(),)
 
 
-@wrong("alias", "is declared a view of `x`", "fake", "functional")
+@wrong("alias", "is declared a view of `x`", "fake", "functional", "layout")
 def returns_a_view_of_the_other_argument(lib: Library) -> Any:
     op = operator(
         lib,
@@ -300,7 +301,7 @@ def returns_a_view_of_the_other_argument(lib: Library) -> Any:
 # ---------------------------------------------------------------------- fake
 
 
-@wrong("fake", "wrong shape")
+@wrong("fake", "wrong shape", "layout")
 def fake_of_a_fixed_size(lib: Library) -> Any:
     return doubled(lib, lambda x: x + x, fake=lambda x: TensorSpec((3, 4), x.dtype)), (x(),)
 
@@ -335,7 +336,7 @@ def fake_contiguous_for_a_transposed_result(lib: Library) -> Any:
     return op, (x(),)
 
 
-@wrong("fake", "wrong strides")
+@wrong("layout", "wrong strides")
 def fake_right_for_contiguous_inputs_only(lib: Library) -> Any:
     return doubled(lib, lambda x: x + x, fake=lambda x: TensorSpec(x.shape, x.dtype)), (x(),)
 
@@ -768,3 +769,84 @@ def returns_a_float_for_an_int(lib: Library) -> Any:
         fake=lambda x, flag=True: x.ndim,
     )
     return op, (x(),)
+
+
+# ---------------------------------------------------------------------- layouts
+
+
+def c_order(x: Any) -> TensorSpec:
+    return TensorSpec(x.shape, x.dtype)
+
+
+@wrong("layout", "differs with these strides", "functional", "gradient", "second_gradient")
+def reads_the_buffer_in_memory_order(lib: Library) -> Any:
+    return doubled(lib, lambda x: np.add(*[x.ravel("K").reshape(x.shape)] * 2), fake=c_order), (
+        x(),
+    )
+
+
+@wrong("layout", "differs with these strides", "functional", "gradient", "second_gradient")
+def wrong_for_reversed_input(lib: Library) -> Any:
+    def kernel(x: Any) -> Any:
+        same = all(step >= 0 for step in x.strides)
+        return np.array(x + x if same else x + x + x, order="C")
+
+    return doubled(lib, kernel, fake=c_order), (x(),)
+
+
+@wrong("layout", "what is written differs", "mutation", "functional")
+def loses_what_it_writes_to_a_copy(lib: Library) -> Any:
+    def kernel(x: Any, *, out: Any) -> None:
+        out.ravel()[...] = x.ravel() * 2
+
+    made = operator(lib, "f(Tensor x, *, Tensor(a!) out) -> ()", kernel)
+    return made, (x(),), {"out": tensor(np.zeros((3, 4)))}
+
+
+# ---------------------------------------------------------------------- arguments, kernels, threads
+
+
+@wrong("arguments", "crashes instead of working", "fake")
+def fails_without_its_optional_argument(lib: Library) -> Any:
+    made = operator(
+        lib,
+        "f(Tensor x, Tensor? y=None) -> Tensor",
+        lambda x, y: x + x if y.ndim >= 0 else x,
+        fake=like("x"),
+        vjp={"x": lambda grad: grad * 2, "y": None},
+    )
+    return made, (x(), x(Y))
+
+
+@wrong("arguments", "crashes instead of working")
+def fails_for_an_empty_list(lib: Library) -> Any:
+    def rule(xs: Any) -> Any:
+        return like_spec(xs[0])
+
+    made = operator(lib, "f(Tensor[] xs) -> Tensor", lambda xs: xs[0] + xs[0], fake=rule)
+    return made, ([x()],)
+
+
+@wrong("providers", "when provider 'fast' computes it")
+def a_provider_is_wrong_in_the_tail_of_odd_sizes(lib: Library) -> Any:
+    def fast(x: Any) -> Any:
+        result = x + x
+        result[..., result.shape[-1] // 2 * 2 :] = 0
+        return result
+
+    made = doubled(lib, lambda x: x + x)
+    made.register_kernel("cpu", fast, provider="fast", priority=-1, supports=lambda x: x.ndim > 0)
+    return made, (x(),)
+
+
+@wrong("threads", "while threads run it")
+def shares_scratch_memory_between_threads(lib: Library) -> Any:
+    scratch: dict[Any, Any] = {}
+
+    def kernel(x: Any) -> Any:
+        work = scratch.setdefault((x.shape, x.dtype), np.empty(x.shape, x.dtype))
+        work[...] = x
+        time.sleep(0)  # another thread may run now
+        return work + work
+
+    return doubled(lib, kernel, fake=c_order), (x(),)

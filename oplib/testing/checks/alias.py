@@ -1,8 +1,6 @@
 """Check ``alias``: results share memory exactly as the schema declares.
 
 Overlap is decided on addresses. Arrays without elements share nothing.
-
-Imports floors 0 to 7, `calls.py`, `memory.py`, `session.py`.
 """
 
 from __future__ import annotations

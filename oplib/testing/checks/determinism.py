@@ -1,7 +1,4 @@
-"""Check ``determinism``: equal inputs give equal bytes, and nothing ambient changes.
-
-Imports floors 0 to 7, `calls.py`, `memory.py`, `sampling.py`, `session.py`.
-"""
+"""Check ``determinism``: equal inputs give equal bytes, and nothing ambient changes."""
 
 from __future__ import annotations
 
@@ -78,10 +75,7 @@ def _repeats(trial: Trial, call: Call) -> Iterator[Problem]:
 
 
 def _anew(given: Call, call: Call, values: Call | None = None) -> Call:
-    """Return a call on the buffers of `given`, which hold the values of `call` again.
-
-    Generators are in the state they are given in.
-    """
+    """Return a call on the buffers of `given`, which hold the values of `call` again."""
     anew = call.fresh()
     tensors = dict(given.leaves)
     for name, source in (values or call).tensors:
@@ -89,26 +83,9 @@ def _anew(given: Call, call: Call, values: Call | None = None) -> Call:
         overlapping = 0 in array.strides and array.size > 1
         if array.shape == source.shape and array.flags.writeable and not overlapping:
             array[...] = source.array
-    places = iter(
+    return anew.with_leaves(
         [tensors[name] if isinstance(leaf, Tensor) else leaf for name, leaf in anew.leaves]
     )
-    return _replaced(anew, places)
-
-
-def _replaced(call: Call, values: Iterator[Any]) -> Call:
-    """Return the call with its leaves replaced, in order."""
-
-    def rebuilt(tree: Any) -> Any:
-        if isinstance(tree, list | tuple):
-            parts = [rebuilt(v) for v in tree]
-            return parts if isinstance(tree, list) else tuple(parts)
-        if isinstance(tree, dict):
-            return {key: rebuilt(v) for key, v in tree.items()}
-        return next(values)
-
-    args = tuple(rebuilt(value) for value in call.args)
-    kwargs = {name: rebuilt(value) for name, value in call.kwargs.items()}
-    return Call(call.subject, args, kwargs, call.label, call.kind)
 
 
 def _first_change(
@@ -218,8 +195,7 @@ def _with_other_lengths(call: Call, rng: np.random.Generator) -> Call | None:
         shape = tuple(new.get(n, n) for n in t.shape)
         made[id(t)] = tensor_from_array(np.resize(t.array, shape).astype(t.dtype))
     values = [made.get(id(leaf), leaf) for _, leaf in call.leaves]
-    larger = _replaced(call, iter(values))
-    larger = Call(call.subject, larger.args, larger.kwargs, "new sizes", "size")
+    larger = call.with_leaves(values)
     return redrawn(larger, rng, "new sizes", "size")
 
 
@@ -230,7 +206,7 @@ def _poisoned(call: Call) -> Call:
         else leaf
         for _, leaf in call.leaves
     ]
-    return _replaced(call, iter(values))
+    return call.with_leaves(values)
 
 
 def _has_nan(outcome: Outcome) -> bool:

@@ -3,43 +3,159 @@
 Varied are the arguments that need a gradient, the layout of incoming gradients, and whether another
 forward runs before the backward. A mutating operator is checked as the function from old values to
 new ones.
-
-Imports floors 0 to 7, `problem.py`, `gradcheck.py`, `calls.py`, `differentiable.py`,
-`sampling.py`, `session.py`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Final
+from itertools import combinations
+from typing import Any, Final
 
 import numpy as np
 
+from ..._tree import leaves, tree_map
 from ...autograd.general_grad import grad
 from ...dispatch.facets import GRADIENT
+from ...dispatch.keys import AUTOGRAD_KEY, COMPOSITE_IMPLICIT
+from ...dispatch.operator import Operator
+from ...dtypes import is_inexact
 from ...errors import AutogradError
+from ...prims import clone
 from ...tensor.tensor import Tensor, tensor_from_array
 from ..calls import Call, quietly, user_traceback
 from ..compare import Array, compare_arrays
-from ..differentiable import (
-    differentiable_names,
-    doubled,
-    functional_form,
-    has_rule,
-    in_domain,
-    ones_like,
-    subsets,
-    with_gradients,
-)
 from ..gradcheck import gradcheck
-from ..layouts import LAYOUTS
-from ..problem import inexact_results
+from ..problem import inexact_results, upcast_dtype
 from ..report import GradCheckReport
-from ..sampling import redrawn
+from ..sampling import LAYOUTS, redrawn
 from ..session import Check, Problem, Session, Trial
 
-__all__ = ["GRADIENT_CHECK", "SECOND_GRADIENT"]
+__all__ = [
+    "GRADIENT_CHECK",
+    "SECOND_GRADIENT",
+    "differentiable_names",
+    "doubled",
+    "functional_form",
+    "has_rule",
+    "in_domain",
+    "ones_like",
+    "subsets",
+    "with_gradients",
+]
+
+
+def has_rule(op: Operator[..., Any]) -> bool:
+    """Return whether gradients flow: by a rule, a decomposition, or the geometry of a view."""
+    return bool(
+        op.gradient_rule is not None
+        or op.entries(COMPOSITE_IMPLICIT)
+        or op.entries(AUTOGRAD_KEY)
+        or op.schema.is_view
+    )
+
+
+def differentiable_names(call: Call) -> list[str]:
+    """Return the inexact arguments of a call, without those declared non-differentiable."""
+    op = call.subject.op
+    rule = op.gradient_rule if op is not None else None
+    none = set()
+    if rule is not None and rule.style == "per_argument":
+        none = {name for name, function in rule.functions.items() if function is None}
+    names = [name for name, _ in call.inexact if name.partition("[")[0] not in none]
+    return list(dict.fromkeys(names))
+
+
+def ones_like(like: Tensor) -> Tensor:
+    """Return an incoming gradient of ones."""
+    return tensor_from_array(np.ones(like.shape, like.dtype))
+
+
+def with_gradients(call: Call, names: set[str]) -> Call:
+    """Set `requires_grad` on the named tensors of a call on copies."""
+    for name, tensor in call.inexact:
+        if name in names and not tensor.requires_grad:
+            tensor.requires_grad_()
+    return call
+
+
+def doubled(call: Call) -> Call:
+    """Return the call in double precision, or as it is if the operator refuses that."""
+    made: dict[int, Tensor] = {}
+
+    def double(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not is_inexact(leaf.dtype):
+            return leaf
+        dtype = upcast_dtype(leaf.dtype)
+        if dtype == leaf.dtype:
+            return leaf
+        return made.setdefault(id(leaf), tensor_from_array(leaf.array.astype(dtype, order="K")))
+
+    doubled = call.mapped(double)
+    return doubled if not made or doubled.fresh().run().error is None else call
+
+
+DOMAINS: Final[tuple[Callable[[Array], Array], ...]] = (
+    np.abs,
+    lambda x: np.asarray(x / (1 + np.abs(x))),
+    lambda x: np.asarray(1 + np.abs(x)),
+)
+"""Ways to move values to where functions such as log, arcsin and arccosh are defined."""
+
+
+def in_domain(call: Call) -> Call:
+    """Return the call, or one with its real values moved to where the results are finite."""
+    if _finite(call):
+        return call
+    for change in DOMAINS:
+
+        def moved(leaf: Any, change: Any = change) -> Any:
+            if not isinstance(leaf, Tensor) or leaf.dtype.kind != "f":
+                return leaf
+            return tensor_from_array(change(leaf.array))
+
+        other = call.mapped(moved, f"{call.label}, other values")
+        if _finite(other):
+            return other
+    return call
+
+
+def _finite(call: Call) -> bool:
+    outcome = call.fresh().run()
+    return outcome.error is None and all(np.isfinite(a).all() for _, a in outcome.arrays)
+
+
+def subsets(names: list[str]) -> Iterator[set[str]]:
+    """Yield the subsets of arguments that need a gradient: all up to 4, else the telling ones."""
+    if len(names) <= 4:
+        for count in range(len(names), 0, -1):
+            yield from map(set, combinations(names, count))
+        return
+    yield set(names)
+    yield from ({name} for name in names)
+    yield from (set(names) - {name} for name in names)
+
+
+def functional_form(call: Call) -> Callable[..., Any]:
+    """Return the subject as a function of its arguments: old values in, new values out."""
+    subject, schema = call.subject, call.subject.schema
+    if schema is None or not schema.is_mutable:
+        return subject.function
+
+    @functools.wraps(subject.function)
+    def functional(*args: Any, **kwargs: Any) -> Any:
+        called = Call(subject, args, kwargs)
+        copies = {id(t): clone(t) for _, t in called.written()}
+        args, kwargs = tree_map(lambda leaf: copies.get(id(leaf), leaf), (args, kwargs))
+        result = subject.function(*args, **kwargs)
+        fresh = [t for t in leaves(result) if not any(t is c for c in copies.values())]
+        return [*copies.values(), *fresh]
+
+    count = len(schema.mutated_arguments)
+    names = [f"the new value of `{name}`" for name in schema.mutated_arguments]
+    functional.result_name = lambda i: names[i] if i < count else f"result {i - count}"  # type: ignore[attr-defined]
+    return functional
+
 
 SAMPLES: Final = 5
 """How many samples derivatives are checked on: they cost most of a run."""
@@ -103,7 +219,7 @@ def _missing_rule(call: Call) -> Iterator[Problem]:
         )  # fmt: skip
     if outcome.error is not None:
         for change in before.changes():
-            yield Problem(call, f"argument `{change.name}`", "was written before the call raised")
+            yield Problem(call, f"argument `{change.where}`", "was written before the call raised")
 
 
 # ---------------------------------------------------------------------- samples
@@ -221,21 +337,22 @@ def _problems(call: Call, report: GradCheckReport, subset: set[str]) -> Iterator
 # ---------------------------------------------------------------------- other variations
 
 
-def _gradients(call: Call, seeds: list[Array] | None = None) -> Callable[[], list[Array | None]]:
-    """Record a call; return what runs its backward."""
+def _recorded(call: Call, layout: str = "") -> Callable[[], list[Array | None]]:
+    """Record a call; return what runs its backward with random gradients laid out one way."""
+    rng = np.random.default_rng(0)
     given = with_gradients(call.fresh(), set(differentiable_names(call)))
-    inputs = [t for _, t in given.inexact if t.requires_grad]
-    results = [
-        t
-        for t in inexact_results(functional_form(call)(*given.args, **given.kwargs))
-        if t.requires_grad
-    ]
+    inputs = _distinct([t for _, t in given.inexact if t.requires_grad])
+    made = inexact_results(functional_form(call)(*given.args, **given.kwargs))
+    results = _distinct([t for t in made if t.requires_grad])
+    for result in results:
+        values = rng.standard_normal(result.shape).astype(result.dtype)
+        incoming = tensor_from_array(LAYOUTS[layout](values) if layout else values)
+        result.register_hook(functools.partial(_replacement, incoming))
 
     def backward() -> list[Array | None]:
         if not results:
             return []
-        incoming = [ones_like(t) for t in results]
-        found = grad(results, _distinct(inputs), incoming, allow_unused=True)
+        found = grad(results, inputs, [ones_like(t) for t in results], allow_unused=True)
         return [None if g is None else g.array for g in found]
 
     return backward
@@ -250,10 +367,10 @@ def _one_forward_at_a_time(call: Call, seed: int) -> Iterator[Problem]:
     other = redrawn(call, np.random.default_rng(seed))
     with quietly():
         try:
-            expected = _gradients(call)()
-            waiting = _gradients(call)
+            expected = _recorded(call)()
+            waiting = _recorded(call)
             other.fresh().run()
-            _gradients(other)
+            _recorded(other)
             got = waiting()
         except Exception:  # an invalid second call, or an error the comparison reports
             return
@@ -288,7 +405,7 @@ def _incoming_layouts(call: Call) -> Iterator[Problem]:
     for label in ("", "last axes transposed", "reversed", "every other element", "read-only"):
         with quietly():
             try:
-                got = _with_layout(call, label)
+                got = _recorded(call, label)()
             except Exception as error:  # the rule's own, which a plain gradient does not raise
                 if expected is None:
                     return
@@ -310,23 +427,6 @@ def _incoming_layouts(call: Call) -> Iterator[Problem]:
                 GRADIENT,
             )
             return
-
-
-def _with_layout(call: Call, label: str) -> list[Array | None]:
-    """Return the gradients for random incoming gradients laid out one way."""
-    rng = np.random.default_rng(0)
-    given = with_gradients(call.fresh(), set(differentiable_names(call)))
-    inputs = _distinct([t for _, t in given.inexact if t.requires_grad])
-    made = inexact_results(functional_form(call)(*given.args, **given.kwargs))
-    results = _distinct([t for t in made if t.requires_grad])
-    if not results:
-        return []
-    for result in results:
-        values = rng.standard_normal(result.shape).astype(result.dtype)
-        incoming = tensor_from_array(LAYOUTS[label](values) if label else values)
-        result.register_hook(functools.partial(_replacement, incoming))
-    found = grad(results, inputs, [ones_like(t) for t in results], allow_unused=True)
-    return [None if g is None else g.array for g in found]
 
 
 def _replacement(incoming: Tensor, _: Tensor) -> Tensor:

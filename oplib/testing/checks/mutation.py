@@ -1,8 +1,6 @@
 """Check ``mutation``: the kernel writes what the schema declares, all of it, and nothing else.
 
 Decided on the bytes of the owning buffers, and by a run on write-protected arrays.
-
-Imports floors 0 to 7, `calls.py`, `memory.py`, `session.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from ...tensor.tensor import Tensor
 from ..calls import Call, Outcome, user_traceback
 from ..compare import same_bytes
 from ..memory import Snapshot
-from ..session import Check, Problem, Refusal, Trial
+from ..session import Check, Problem, Trial
 
 __all__ = ["MUTATION"]
 
@@ -64,12 +62,12 @@ def _undeclared(call: Call, given: Call, before: Snapshot, outcome: Outcome) -> 
         written = [t.array for _, t in given.tensors if id(t) in returned]
     declared = {name.partition("[")[0] for name, _ in given.written()}
     for change in before.changes(written):
-        root = change.name.partition("[")[0]
+        root = change.where.partition("[")[0]
         if root in declared and change.what in ("writeable flag", "strides"):
             continue
         yield Problem(
             call,
-            f"argument `{change.name}`",
+            f"argument `{change.where}`",
             f"{change.what} was changed by the call, undeclared",
             change.expected,
             change.got,
@@ -151,7 +149,7 @@ def _both_nan(a: Any, b: Any) -> Any:
     return (a != a) & (b != b)
 
 
-def _half_written(trial: Trial, refusal: Refusal) -> Iterator[Problem]:
+def _half_written(trial: Trial, refusal: Outcome) -> Iterator[Problem]:
     """Yield refused calls that wrote an argument without counting the write."""
     given = refusal.call.fresh()
     before = given.snapshot()

@@ -1,7 +1,4 @@
-"""Check ``schema``: results are what the schema says, however the arguments are passed.
-
-Imports floors 0 to 7, `calls.py`, `session.py`.
-"""
+"""Check ``schema``: results are what the schema says, however the arguments are passed."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from ..calls import Call, user_traceback
 from ..session import Check, Problem, Trial
 
 __all__ = ["SCHEMA"]
+
 
 _PYTHON: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
