@@ -270,11 +270,20 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         DataDependentError
             For a tensor without data.
         """
+        array = self._data()
+        if array is self.array:
+            publish(array, self._storage)
+            if self._keys & AUTOGRAD:
+                join_family(self)
+            introduce(self)  # what comes back of it must know of this tensor
+        return array
+
+    def _data(self) -> np.ndarray[Any, Any]:
+        """Return the array for reading."""
         array = self.array
         if type(array) is _ndarray:
             for frame in _state.current().stack:
                 frame.interpreter.before_data(self)
-            publish(array, self._storage)
             return array
         return ARRAY_TYPES[type(array)].to_numpy(array)  # type: ignore[no-any-return]
 
@@ -282,18 +291,18 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         """Return the value of a one-element tensor as a Python number."""
         if self.size != 1:
             raise ArgumentError(f"item() needs one element; the tensor has shape {self.shape}")
-        return self.numpy().item()
+        return self._data().item()
 
     def tolist(self) -> Any:
         """Return the values as nested lists of Python numbers."""
-        return self.numpy().tolist()
+        return self._data().tolist()
 
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ArgumentError(
                 f"the truth of a tensor of shape {self.shape} is ambiguous; use any() or all()"
             )
-        return bool(self.numpy())
+        return bool(self._data())
 
     def __int__(self) -> int:
         return int(self.item())
@@ -445,7 +454,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         suffix = ", requires_grad=True" if self.requires_grad else ""
         if self._keys & (META | INTERPRETER):
             return f"Tensor({self._kind()}{suffix})"
-        array = self.numpy()
+        array = self._data()
         text = np.array2string(array, separator=", ", prefix="Tensor(")
         if array.dtype not in (np.float64, np.int64, np.bool_, np.complex128) or 0 in array.shape:
             suffix = f", dtype={array.dtype}{suffix}"
