@@ -99,7 +99,7 @@ FLOORS: Floors = (
     ),
     # 6: what combines siblings
     (
-        package("program", "recorder signature program capture kernels joint compile"),
+        package("program", "recorder signature program saving capture kernels joint compile"),
         loose("checked"),
         loose("amp"),
     ),
@@ -109,7 +109,7 @@ FLOORS: Floors = (
             "std",
             "declare creation elementwise comparison linalg joining reductions scan views indexing "
             "inplace nn complex masking decompositions contractions sorting fft scatter special "
-            "activations losses layers random",
+            "activations losses layers random stored",
         ),
     ),
     # 8: what looks at the whole

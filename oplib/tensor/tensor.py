@@ -12,6 +12,7 @@ Imports floors 0 to 2 and the files above. Read next: `methods.py`.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .. import _state
+from ..dispatch import registry
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
 from ..dispatch.operator import hooks as operator_hooks
 from ..dtypes import CPU as CPU_DEVICE
 from ..dtypes import Device, as_device, is_inexact, short_dtype
-from ..errors import ArgumentError, AutogradError, DataDependentError, DispatchError
+from ..errors import ArgumentError, AutogradError, DataDependentError
 from .grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -197,10 +199,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     @property
     def size(self) -> int:
         """Number of elements."""
-        count = 1
-        for length in self.array.shape:
-            count = count * length
-        return count
+        return math.prod(self.array.shape)
 
     @property
     def itemsize(self) -> int:
@@ -215,10 +214,8 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     @property
     def device(self) -> Device:
         """Where the tensor lives."""
-        array = self.array
-        if type(array) is _ndarray:
-            return CPU_DEVICE
-        return ARRAY_TYPES[type(array)].device(array)
+        kind = type(self.array)
+        return CPU_DEVICE if kind is _ndarray else ARRAY_TYPES[kind].device(self.array)
 
     def is_contiguous(self) -> bool:
         """Return whether elements lie in C order without gaps."""
@@ -235,15 +232,15 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     def to(self, device: Device | str) -> Tensor:
         """Return the tensor on a device: itself if it is there.
 
-        ``to("meta")`` gives a tensor of the same shape, layout and dtype without data; there is no
-        way back. It requires grad if this one does, as a leaf.
+        Gradients flow back through the copy. ``to("meta")`` gives a tensor of the same shape,
+        layout and dtype without data, a leaf that requires grad if this does; nothing leads back.
 
         Raises
         ------
         DataDependentError
             From device ``"meta"`` to another.
-        DispatchError
-            Between other devices; backends that copy do not exist.
+        ArgumentError
+            To a device that no backend serves.
         """
         target, own = as_device(device), self.device
         if target == own:
@@ -256,7 +253,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
                 f"a meta tensor {self.describe()} has no data to bring to {target}\n"
                 "  make a tensor there (oplib.empty), or a fake: FakeTensorMode.from_tensor"
             )
-        raise DispatchError(f"there is no way to copy a tensor from {own} to {target}")
+        return registry.get_op("std::to_device")(self, target)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ values
 
@@ -275,17 +272,16 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
             publish(array, self._storage)
             if self._keys & AUTOGRAD:
                 join_family(self)
-            introduce(self)  # what comes back of it must know of this tensor
+            introduce(self)  # to what comes back of it
         return array
 
     def _data(self) -> np.ndarray[Any, Any]:
         """Return the array for reading."""
-        array = self.array
-        if type(array) is _ndarray:
-            for frame in _state.current().stack:
-                frame.interpreter.before_data(self)
-            return array
-        return ARRAY_TYPES[type(array)].to_numpy(array)  # type: ignore[no-any-return]
+        if type(self.array) is not _ndarray:
+            return ARRAY_TYPES[type(self.array)].to_numpy(self.array)  # type: ignore[no-any-return]
+        for frame in _state.current().stack:
+            frame.interpreter.before_data(self)
+        return self.array
 
     def item(self) -> Any:
         """Return the value of a one-element tensor as a Python number."""
