@@ -98,7 +98,7 @@ from .schema import (
 )
 from .shapes import TensorSpec, result_type
 from .tensor import methods, protocols
-from .tensor.protocols import from_numpy
+from .tensor.protocols import from_dlpack, from_numpy
 from .tensor.tensor import Tensor, engine
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ __all__ = [
     "explain",
     "eye",
     "fallthrough",
+    "from_dlpack",
     "from_numpy",
     "full",
     "full_like",

@@ -109,7 +109,7 @@ FLOORS: Floors = (
             "std",
             "declare creation elementwise comparison linalg joining reductions scan views indexing "
             "inplace nn complex masking decompositions contractions sorting fft scatter special "
-            "activations losses layers random",
+            "activations losses layers random stored",
         ),
     ),
     # 8: what looks at the whole

@@ -47,7 +47,7 @@ from ..tensor.grad_meta import (
     move_retained,
     new_meta,
 )
-from ..tensor.tensor import Tensor, tensor_from_result
+from ..tensor.tensor import Tensor, join_family, tensor_from_result
 
 __all__ = ["ViewStage", "check_write", "derive_from", "rebase", "refresh", "refresh_for_use"]
 
@@ -126,7 +126,8 @@ def rebase(tensor: Tensor) -> None:
 def _estrange(tensor: Tensor, family: Family) -> None:
     """Make handles of other families on written memory stale; they cannot learn what happened."""
     for other in _others(tensor, family):
-        if isinstance(other, Family) and other.root is None and not other.detached:
+        other = join_family(other) if isinstance(other, Tensor) else other
+        if other.root is None and not other.detached:
             other.epoch += 1
             other.overwritten = tensor._storage.writer or "an operator"
 
@@ -175,7 +176,7 @@ class _Split:
             raise AutogradError(
                 f"a view of shape {view.shape} and dtype {view.dtype} is not a regular part of its "
                 f"root of shape {root.shape} and dtype {root.dtype}, so gradients cannot be "
-                "followed through it\n  write to a copy: x.clone()"
+                "followed through it\n  write to a copy, x.clone(), or view a constant, x.detach()"
             )
         self.address: Address = address
         self.root_shape = whole.shape

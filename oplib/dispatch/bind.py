@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from .. import _state
 from ..dtypes import Device
 from ..errors import ArgumentError
-from ..schema import Argument, BasicType, FunctionSchema, ListType, OptionalType
+from ..schema import Argument, BasicType, FunctionSchema, ListType, OptionalType, TensorType
 from .convert import MISSING, exact_type
 from .describe import raise_surplus
 from .keys import BACKENDS, DEVICE_BITS, INTERPRETER, META, device_bit
@@ -67,12 +67,38 @@ def _bind_call(op: AnyOperator) -> Callable[..., Any]:
             for name, local in positional
         ),
         "        if _op_given or _op_extra:",
+        *_out_lines(op, [local for _, local in positional], keyword_only),
         "            _op_surplus(_op_extra, _op_given)",
         *body.lines(),
     ]
+    body.names["_op_stored"] = _storing(op)
     body.names["_op_missing"] = MISSING
     body.names["_op_surplus"] = lambda extra, given: raise_surplus(op, extra, given)
     return generate(op, "bind", op.name, lines, body.names)  # type: ignore[no-any-return]
+
+
+def _out_lines(
+    op: AnyOperator, positional: Sequence[str], keyword_only: Sequence[tuple[str, str]]
+) -> Lines:
+    """Return the line that takes ``out=``, which every functional operator with one tensor has."""
+    returns = op.schema.returns
+    one = len(returns) == 1 and isinstance(returns[0].type, TensorType)
+    if not (one and op.schema.is_functional) or "out" in op.schema.names:
+        return []
+    keywords = "".join(f"{name!r}: {local}, " for name, local in keyword_only)
+    places = f"[{', '.join([*positional, '*_op_extra'])}], {{{keywords}**_op_given}}"
+    return [f"            if 'out' in _op_given: return _op_stored({places})"]
+
+
+def _storing(op: AnyOperator) -> Callable[..., Any]:
+    """Return the call that stores the result, computed before anything is written, into ``out``."""
+
+    def stored(args: list[Any], kwargs: dict[str, Any]) -> Any:
+        out = kwargs.pop("out")
+        result = op(*args, **{k: value for k, value in kwargs.items() if value is not MISSING})
+        return result if out is None else hooks.lookup("std::copy_")(out, result)
+
+    return stored
 
 
 def _bind_positional(op: AnyOperator) -> Callable[..., Any]:

@@ -198,7 +198,7 @@ def lifting(op: AnyOperator, arrays_out: bool) -> Callable[..., Sequence[Any]]:
     """
     arguments = [a for a in op.schema.arguments if tensor_kind(a.type)]
     lifts = [_lift_for(op, argument) for argument in arguments]
-    written = any(argument.name in op.schema.mutated_arguments for argument in arguments)
+    aliased = any(slot.alias is not None for slot in op.schema.input_slots)
     tensor, lifter_of = hooks.tensor, LIFTERS.get
 
     def lift_numbers(*values: Any) -> Sequence[Any]:
@@ -230,14 +230,14 @@ def lifting(op: AnyOperator, arrays_out: bool) -> Callable[..., Sequence[Any]]:
             result.append(made)
         if keys & CONSTANT and arrays_out and not _given(values) and _any_array(values):
             return (*result, None)
-        if written:
-            _refuse_constant_destinations(op, arguments, values)
+        if aliased:
+            _refuse_constants(op, arguments, values)
         if keys & _ELSEWHERE_BITS:
             result, keys = _adopted(values, result)
         return (*result, keys)
 
     plain = all(isinstance(argument.type, TensorType) for argument in arguments)
-    return lift_numbers if plain and not written else lift_all
+    return lift_numbers if plain and not aliased else lift_all
 
 
 def _lift_for(op: AnyOperator, argument: Argument) -> Callable[[Any], tuple[Any, int]]:
@@ -292,19 +292,24 @@ def _adopted(given: Sequence[Any], converted: list[Any]) -> tuple[list[Any], int
     return result, keys
 
 
-def _refuse_constant_destinations(
+def _refuse_constants(
     op: AnyOperator, arguments: Sequence[Argument], values: Sequence[Any]
 ) -> None:
-    """Refuse an array or number for a written argument: the caller would not see the write."""
+    """Refuse what has no memory a caller could see written or viewed: numbers, written arrays."""
+    free = [op.schema.arguments[index].name for index in op.schema.read_only_arguments]
     for argument, value in zip(arguments, values, strict=True):
-        for leaf in leaves(value) if argument.name in op.schema.mutated_arguments else ():
-            if leaf is not None and type(leaf) is not hooks.tensor:
-                raise argument_error(
-                    op,
-                    argument.name,
-                    f"is written, so it must be a Tensor; got {describe_value(leaf)}",
-                    "write oplib.from_numpy(array) to share its memory",
-                )
+        written = argument.name in op.schema.mutated_arguments
+        for leaf in leaves(value) if argument.name not in free else ():
+            if leaf is None or type(leaf) is hooks.tensor or (not written and is_array(leaf)):
+                continue
+            hint = "write oplib.from_numpy(array) to share its memory"
+            raise argument_error(
+                op,
+                argument.name,
+                f"is {'written' if written else 'viewed'}, so it must be a Tensor; "
+                f"got {describe_value(leaf)}",
+                hint if written else "write oplib.tensor(number)",
+            )
 
 
 def call_on_arrays(op: AnyOperator) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ add.register_vjp(x=lambda grad: grad, y=lambda grad: grad)
 conj: TensorOperator = declare(
     "conj(Tensor x) -> Tensor", "The complex conjugate; a copy of a real tensor.", *POINTWISE
 )
-conj.register_kernel("cpu", np.conjugate)
+conj.register_kernel("cpu", lambda x: np.conjugate(x) if np.iscomplexobj(x) else np.array(x))
 conj.register_fake(like_spec)
 conj.register_vjp(x=lambda grad: conj(grad))
 

@@ -12,7 +12,7 @@ import importlib
 from typing import Final
 
 from ..dispatch.registry import LOADERS
-from ..tensor.methods import IN_PLACE
+from ..tensor.methods import IN_PLACE, STORED
 
 __all__ = ["MODULES", "load", "load_all"]
 
@@ -49,7 +49,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "views": (
         *("as_strided", "chunk", "contiguous", "diagonal", "flatten", "flip"),
         *("movedim", "narrow", "reshape", "select", "slice", "split", "squeeze", "swapaxes"),
-        *("transpose", "unbind", "unflatten", "unfold", "unsqueeze"),
+        *("transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view"),
     ),
     "indexing": (
         *("basic_index", "gather", "index", "index_put", "index_put_", "index_select"),
@@ -96,6 +96,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *(f"{name}_" for name in IN_PLACE),
         *("fill_", "masked_fill_", "set_value", "zero_"),
     ),
+    "stored": tuple(f"{name}_" for name in STORED),
     "creation": (
         *("arange", "empty", "empty_like", "eye", "full_like", "linspace", "new_empty"),
         *("new_ones", "new_zeros", "ones", "zeros"),

@@ -319,6 +319,8 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
     if indices is not None:
         index_put_(view, indices, value)
     elif not (isinstance(value, Tensor) and _is_same_view(view, value)):
+        if not view.shape and isinstance(value, Tensor | np.ndarray) and value.size == 1:
+            value = value.reshape(())  # an item takes one number in any shape, as in NumPy
         copy_(view, value)
 
 

@@ -157,6 +157,20 @@ def unflatten(x: Tensor, dim: int, size: list[Any]) -> Tensor:
     return reshape(x, [*x.shape[:axis], *lengths, *x.shape[axis + 1 :]])
 
 
+view = declare(
+    "view(Tensor(a) x, ScalarType dtype) -> Tensor(a)",
+    "The bytes of `x` as elements of another dtype, as `numpy.ndarray.view`; gradients pass "
+    "between complex numbers and their real parts only.",
+)
+view.register_kernel("cpu", lambda x, dtype: x.view(_checked_view(x, dtype)))
+view.register_view(view_rules.view_dtype)
+
+
+def _checked_view(x: Array, dtype: Any) -> Any:
+    view_rules.view_dtype(Geometry(x.dtype, x.shape, x.strides), dtype)  # says what does not fit
+    return dtype
+
+
 squeeze = declare(
     "squeeze(Tensor(a) x, int[1]? dim=None) -> Tensor(a)",
     "Drop axes of length one: those among `dim`, or all; longer ones stay.",

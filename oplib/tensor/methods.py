@@ -22,6 +22,7 @@ __all__ = [
     "NOT_ON_ITSELF",
     "REFLECTED",
     "SIZED",
+    "STORED",
     "install_method",
     "install_methods",
 ]
@@ -59,6 +60,9 @@ METHODS: Final[dict[str, str]] = {
     "__ifloordiv__": "floor_divide_",
     "__imod__": "remainder_",
     "__ipow__": "pow_",
+    "__iand__": "bitwise_and_",
+    "__ior__": "bitwise_or_",
+    "__ixor__": "bitwise_xor_",
     # a property
     "T": "transpose",
 }
@@ -66,8 +70,34 @@ METHODS: Final[dict[str, str]] = {
 
 _UNARY: Final = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp"),
-    *("expm1", "floor", "log", "log10", "log1p", "log2", "neg", "reciprocal", "relu", "round"),
-    *("rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc"),
+    *(
+        "cbrt",
+        "deg2rad",
+        "exp2",
+        "expm1",
+        "floor",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "neg",
+        "reciprocal",
+        "relu",
+        "round",
+    ),
+    *(
+        "rad2deg",
+        "rsqrt",
+        "sigmoid",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "tan",
+        "tanh",
+        "trunc",
+    ),
 )
 _BINARY: Final = (
     *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floor_divide", "remainder"),
@@ -76,13 +106,30 @@ _BINARY: Final = (
 IN_PLACE: Final = (*_UNARY, *_BINARY, "clamp")
 """Elementwise operators with a form that writes, named ``name_`` and derived from ``name``."""
 
+STORED: Final = (
+    *("conj", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "logical_and"),
+    *(
+        "logical_not",
+        "logical_or",
+        "logical_xor",
+        "atan2",
+        "copysign",
+        "fmod",
+        "hypot",
+        "logaddexp",
+    ),
+    *("xlogy", "digamma", "erf", "erfc", "erfinv", "gammaln", "i0", "i1", "logit", "nan_to_num"),
+    *("ndtr", "sinc", "elu", "gelu", "leaky_relu", "lerp", "log_sigmoid", "silu", "softplus"),
+)
+"""Further elementwise operators with such a form: the result is computed, then copied into x."""
+
 NOT_ON_ITSELF: Final = ("neg", "pow")
 """Those whose ufunc is not run on its own operand: an int power can fail half-way, and NumPy 2.4's
 negative goes wrong there for some strides."""
 
 NAMED: Final[tuple[str, ...]] = (
     *IN_PLACE,
-    *(f"{name}_" for name in IN_PLACE),
+    *(f"{name}_" for name in (*IN_PLACE, *STORED)),
     *("copy_", "fill_", "zero_", "set_value", "masked_fill_", "index_put_"),
     *("masked_fill", "cast", "isnan", "isfinite", "isinf"),
     *(
@@ -102,7 +149,7 @@ NAMED: Final[tuple[str, ...]] = (
     *("squeeze", "unsqueeze", "flatten", "unflatten", "diagonal", "unfold", "as_strided", "flip"),
     *("swapaxes", "movedim", "split", "chunk", "unbind", "narrow", "select"),
     *("index_select", "gather", "take_along_dim"),
-    *("view_as_real", "view_as_complex", "angle", "detach", "clone", "alias"),
+    *("view", "view_as_real", "view_as_complex", "angle", "detach", "clone", "alias"),
 )
 """Methods named like their operator."""
 

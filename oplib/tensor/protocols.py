@@ -9,15 +9,17 @@ Imports floors 0 to 2, `tensor.py`.
 from __future__ import annotations
 
 import copy
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
 
 from .. import _state
 from .._text import short_repr
+from .._tree import leaves, tree_map
 from ..dispatch import registry
 from ..dispatch.keys import CONSTANT, CPU, META, WEAK
-from ..dispatch.lifting import ARRAYS, LIFTERS
+from ..dispatch.lifting import ARRAYS, LIFTERS, tensor_leaves
 from ..errors import ArgumentError, AutogradError
 from .storage import storage_of_array
 from .tensor import (
@@ -30,7 +32,7 @@ from .tensor import (
     weak_scalar,
 )
 
-__all__ = ["UFUNCS", "from_numpy", "install_protocols", "is_weak"]
+__all__ = ["UFUNCS", "from_dlpack", "from_numpy", "install_protocols", "is_weak"]
 
 UFUNCS: Final[dict[str, str]] = {
     "add": "add",
@@ -130,6 +132,32 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return tensor
 
 
+def from_dlpack(source: Any) -> Tensor:
+    """Return a tensor that shares memory, and its count of writes, with what speaks DLPack.
+
+    Raises
+    ------
+    ArgumentError
+        For an object without ``__dlpack__``, or one whose data is not on the CPU.
+
+    Examples
+    --------
+    >>> import oplib
+    >>> x = oplib.zeros([2])
+    >>> oplib.from_dlpack(x).add_(1)
+    Tensor([1., 1.])
+    >>> x.inplace_version
+    1
+    """
+    try:
+        array = np.from_dlpack(source)
+    except (AttributeError, TypeError, BufferError, RuntimeError) as error:
+        raise ArgumentError(
+            f"from_dlpack cannot share the memory of {short_repr(source)}: {error}"
+        ) from error
+    return from_numpy(array)
+
+
 def _join_earlier(tensor: Tensor) -> None:
     """Make a second handle on a buffer, and the first ones, families that know of each other."""
     for known in tensor._storage.strangers:
@@ -152,14 +180,58 @@ def _array_of(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.n
 def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """Send a NumPy ufunc on Tensors to the operator of the same meaning."""
     name = UFUNCS.get(ufunc.__name__)
-    if method != "__call__" or name is None or kwargs:
+    out = kwargs.pop("out", (None,))[0]
+    if method != "__call__" or name is None or kwargs or not isinstance(out, Tensor | NoneType):
         what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        kwargs.update({} if out is None else {"out": out})
         extra = f" with {', '.join(kwargs)}" if kwargs else ""
         raise ArgumentError(
             f"{what}{extra} has no operator for Tensors; "
             "call it on x.numpy() (no gradient), or define an operator for it"
         )
-    return registry.packet("std", name)(*inputs)
+    return registry.packet("std", name)(*inputs, **({} if out is None else {"out": out}))
+
+
+_RENAMED: Final = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+FUNCTIONS: Final[dict[str, tuple[str, int]]] = {
+    **{name: (name, 2) for name in ("sum", "mean", "prod", "max", "min", "any", "all")},
+    **{name: (name, 2) for name in ("argmax", "argmin", "squeeze", "cumsum", "cumprod", "stack")},
+    **{name: (name, 3) for name in ("where", "swapaxes")},
+    "concatenate": ("concat", 2),
+    "expand_dims": ("unsqueeze", 2),
+    "moveaxis": ("movedim", 3),
+    "reshape": ("reshape", 2),
+    "transpose": ("transpose", 2),
+}
+"""NumPy function -> operator of namespace std, and how many positional arguments they share."""
+
+
+def _array_function(
+    self: Tensor, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Send a NumPy function to the operator of the same meaning, or run it on the arrays.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no operator and a result would need a gradient.
+    """
+    name, most = FUNCTIONS.get(function.__name__, ("", 0))
+    if function.__module__ == "numpy" and name and len(args) <= most:
+        renamed = {_RENAMED.get(key, key): value for key, value in kwargs.items()}
+        return registry.packet("std", name)(*args, **renamed)
+    tensors = tensor_leaves([args, kwargs])
+    arrays = tree_map(
+        lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, [args, kwargs]
+    )
+    result = function(*arrays[0], **arrays[1])
+    inexact = any(np.asarray(leaf).dtype.kind in "fc" for leaf in leaves(result))
+    if inexact and any(tensor.requires_grad for tensor in tensors):
+        raise ArgumentError(
+            f"{function.__module__}.{function.__name__} has no operator for Tensors, so its result "
+            "would have no gradient\n  say so, x.detach(), or use an operator of oplib"
+        )
+    return result
 
 
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -235,6 +307,7 @@ def install_protocols() -> None:
     protocols = {
         "__array__": _array_of,
         "__array_ufunc__": _array_ufunc,
+        "__array_function__": _array_function,
         "__deepcopy__": _deepcopy,
         "__reduce__": _reduce,
         "__dlpack__": _dlpack,

@@ -12,6 +12,7 @@ Imports floors 0 to 2 and the files above. Read next: `methods.py`.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -198,10 +199,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     @property
     def size(self) -> int:
         """Number of elements."""
-        count = 1
-        for length in self.array.shape:
-            count = count * length
-        return count
+        return math.prod(self.array.shape)
 
     @property
     def itemsize(self) -> int:
@@ -216,10 +214,8 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     @property
     def device(self) -> Device:
         """Where the tensor lives."""
-        array = self.array
-        if type(array) is _ndarray:
-            return CPU_DEVICE
-        return ARRAY_TYPES[type(array)].device(array)
+        kind = type(self.array)
+        return CPU_DEVICE if kind is _ndarray else ARRAY_TYPES[kind].device(self.array)
 
     def is_contiguous(self) -> bool:
         """Return whether elements lie in C order without gaps."""
@@ -271,30 +267,38 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         DataDependentError
             For a tensor without data.
         """
-        array = self.array
-        if type(array) is _ndarray:
-            for frame in _state.current().stack:
-                frame.interpreter.before_data(self)
+        array = self._data()
+        if array is self.array:
             publish(array, self._storage)
-            return array
-        return ARRAY_TYPES[type(array)].to_numpy(array)  # type: ignore[no-any-return]
+            if self._keys & AUTOGRAD:
+                join_family(self)
+            introduce(self)  # to what comes back of it
+        return array
+
+    def _data(self) -> np.ndarray[Any, Any]:
+        """Return the array for reading."""
+        if type(self.array) is not _ndarray:
+            return ARRAY_TYPES[type(self.array)].to_numpy(self.array)  # type: ignore[no-any-return]
+        for frame in _state.current().stack:
+            frame.interpreter.before_data(self)
+        return self.array
 
     def item(self) -> Any:
         """Return the value of a one-element tensor as a Python number."""
         if self.size != 1:
             raise ArgumentError(f"item() needs one element; the tensor has shape {self.shape}")
-        return self.numpy().item()
+        return self._data().item()
 
     def tolist(self) -> Any:
         """Return the values as nested lists of Python numbers."""
-        return self.numpy().tolist()
+        return self._data().tolist()
 
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ArgumentError(
                 f"the truth of a tensor of shape {self.shape} is ambiguous; use any() or all()"
             )
-        return bool(self.numpy())
+        return bool(self._data())
 
     def __int__(self) -> int:
         return int(self.item())
@@ -445,7 +449,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         suffix = ", requires_grad=True" if self.requires_grad else ""
         if self._keys & (META | INTERPRETER):
             return f"Tensor({self._kind()}{suffix})"
-        array = self.numpy()
+        array = self._data()
         text = np.array2string(array, separator=", ", prefix="Tensor(")
         if array.dtype not in (np.float64, np.int64, np.bool_, np.complex128) or 0 in array.shape:
             suffix = f", dtype={array.dtype}{suffix}"

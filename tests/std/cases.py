@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import oplib
-from oplib.tensor.methods import IN_PLACE
+from oplib.tensor.methods import IN_PLACE, STORED
 
 RNG = np.random.default_rng(7)
 
@@ -251,6 +251,7 @@ CASES: dict[str, list[Call]] = {
     "movedim": [call(CUBE, 0, -1), call(CUBE, [0, 1], [2, 0])],
     "reshape": [call(CUBE, [6, 4]), call(CUBE, [-1]), call(CUBE, [2, 2, 6])],
     "contiguous": [call(CUBE)],
+    "view": [call(A, "float64")],
     "flatten": [call(CUBE), call(CUBE, 1), call(normal())],
     "unflatten": [call(CUBE, 2, [2, -1])],
     "squeeze": [call(normal(1, 3, 1)), call(normal(1, 3, 1), 0), call(normal(2, 3), 0)],
@@ -328,7 +329,10 @@ def _keeps_shape(given: Call) -> bool:
     return isinstance(x, np.ndarray) and np.broadcast_shapes(x.shape, *shapes) == x.shape
 
 
-CASES |= {f"{name}_": [given for given in CASES[name] if _keeps_shape(given)] for name in IN_PLACE}
+CASES |= {
+    f"{name}_": [given for given in CASES.get(name, [call(A)]) if _keeps_shape(given)]
+    for name in (*IN_PLACE, *STORED)
+}
 
 UNINITIALISED = (
     *("empty", "empty_like", "new_empty", "rand", "randn", "randint", "randperm", "bernoulli"),
@@ -365,7 +369,10 @@ COMPLEX = (
 )
 """Operators whose cases are also checked on complex numbers."""
 
-WRITING = (*(f"{name}_" for name in IN_PLACE), "fill_", "zero_", "masked_fill_", "index_put_")
+WRITING = (
+    *(f"{name}_" for name in (*IN_PLACE, *STORED)),
+    *("fill_", "zero_", "masked_fill_", "index_put_"),
+)
 
 
 def identifiers(names: Any) -> list[Any]:

@@ -189,6 +189,7 @@ def test_only_comparisons_positions_and_creation_stop_gradients():
         *("argsort", "searchsorted", "unique", "nonzero", "count_nonzero", "isclose"),
         *("cumargmax", "cumargmin", "one_hot", "bernoulli"),
         *("rand", "randn", "randint", "randperm"),
+        *(f"bitwise_{name}_" for name in ("and", "not", "or", "xor")),
         "set_value",
     }
 
@@ -212,7 +213,9 @@ def test_complex_gradients_agree_with_differences_in_first_and_second_order(name
 # ---------------------------------------------------------------------- writing
 
 
-@pytest.mark.parametrize(("name", "given"), identifiers(methods.IN_PLACE))
+@pytest.mark.parametrize(
+    ("name", "given"), identifiers(n for n in (*methods.IN_PLACE, *methods.STORED) if n != "conj")
+)
 def test_in_place_operators_store_what_the_functional_ones_compute(name, given):
     call = as_tensors(given)
     expected = operator(name)(*call.args, **call.kwargs)
