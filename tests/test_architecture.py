@@ -113,7 +113,7 @@ FLOORS: Floors = (
             "testing",
             "compare space hints report problem numeric gradcheck memory calls sampling session "
             "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
-            "checks.functional checks.gradient checks opcheck "
+            "checks.functional checks.gradient checks.variants checks opcheck "
             "parametrize plugin",
         ),
     ),

@@ -30,6 +30,7 @@ from .checks.functional import FUNCTIONAL_CHECK
 from .checks.gradient import GRADIENT_CHECK, SECOND_GRADIENT
 from .checks.mutation import MUTATION
 from .checks.schema import SCHEMA
+from .checks.variants import ARGUMENTS, LAYOUT, PICKLE, PROVIDERS, THREADS
 from .compare import Array
 from .memory import address_of
 from .report import CheckResult, Failure, OpCheckReport
@@ -151,11 +152,16 @@ CHECKS: Final[Mapping[str, Check]] = {
         DETERMINISM,
         FUNCTIONAL_CHECK,
         DTYPES_CHECK,
+        LAYOUT,
+        ARGUMENTS,
+        PROVIDERS,
+        THREADS,
+        PICKLE,
     )
 }
 """The checks by name, in the order in which they run."""
 
-FOR_LAYERS: Final = ("mutation", "gradient", "second_gradient", "determinism")
+FOR_LAYERS: Final = ("mutation", "gradient", "second_gradient", "determinism", "layout", "threads")
 """The checks that need no schema, so that they apply to a PyLayer."""
 
 KEPT: Final = 3

@@ -768,3 +768,96 @@ def returns_a_float_for_an_int(lib: Library) -> Any:
         fake=lambda x, flag=True: x.ndim,
     )
     return op, (x(),)
+
+
+# ---------------------------------------------------------------------- one call in other ways
+
+
+def _in_c_order(x: Any) -> Any:
+    return TensorSpec(x.shape, x.dtype)
+
+
+@wrong("layout", "how the arguments lie in memory", "gradient", "second_gradient", "functional")
+def reads_the_buffer_in_memory_order(lib: Library) -> Any:
+    kernel = lambda x: (x + x).ravel("K").reshape(x.shape)  # noqa: E731
+    return doubled(lib, kernel, fake=_in_c_order), (x(),)
+
+
+@wrong("layout", "how the arguments lie in memory", "functional")
+def wrong_for_reversed_input(lib: Library) -> Any:
+    def kernel(x: Any) -> Any:
+        turned = any(step < 0 for step in x.strides)
+        return np.array(x[::-1] + x if turned else x + x, order="C")
+
+    return doubled(lib, kernel, fake=_in_c_order), (x(),)
+
+
+@wrong("layout", "how the arguments lie in memory", "functional", "mutation")
+def writes_a_flat_copy_of_the_output(lib: Library) -> Any:
+    def kernel(x: Any, out: Any) -> None:
+        out.ravel()[...] = (x + x).ravel()
+
+    op = operator(lib, "f(Tensor x, *, Tensor(a!) out) -> Tensor(a!)", kernel)
+    return op, (x(),), {"out": x(np.zeros((3, 4)))}
+
+
+@wrong("threads", "8 threads")
+def shares_a_scratch_array_between_threads(lib: Library) -> Any:
+    scratch: dict[Any, Any] = {}
+
+    def kernel(x: Any) -> Any:
+        work = scratch.setdefault((x.shape, x.dtype.str), np.empty(x.shape, x.dtype))
+        work[...] = x
+        for _ in range(20):  # long enough for another thread to come
+            work += 0
+        return work * 2
+
+    return doubled(lib, kernel, fake=_in_c_order), (x(rng.standard_normal((30, 40))),)
+
+
+@wrong("arguments", "argument `bias`: the kernel fails for None", "fake")
+def fails_without_its_optional(lib: Library) -> Any:
+    op = operator(
+        lib,
+        "f(Tensor x, Tensor? bias=None) -> Tensor",
+        lambda x, bias: np.array(x + bias.reshape(x.shape), order="C"),
+        fake=lambda x, bias: _in_c_order(x),
+    )
+    return op, (x(), x(Y))
+
+
+@wrong("arguments", "argument `xs`: the kernel fails for []", "fake")
+def fails_for_an_empty_list(lib: Library) -> Any:
+    op = operator(
+        lib,
+        "f(Tensor[] xs) -> Tensor",
+        lambda xs: np.array(xs[0] + xs[0], order="C"),
+        fake=lambda xs: _in_c_order(xs[0]),
+    )
+    return op, ([x(), x(Y)],)
+
+
+@wrong("providers", "provider 'blocks' gives something else")
+def second_provider_wrong_in_the_tail(lib: Library) -> Any:
+    op = doubled(lib, lambda x: np.array(x + x, order="C"), fake=_in_c_order)
+
+    def in_blocks(x: Any) -> Any:
+        result = np.array(x, order="C")
+        flat = result.reshape(-1)
+        whole = flat.size // 2 * 2
+        flat[:whole] += flat[:whole]
+        return result
+
+    oplib.register_kernel(op, "cpu", in_blocks, provider="blocks", priority=-1, lib=lib)
+    return op, (x(),)
+
+
+@wrong("pickle", "a captured program: does not survive pickle", "functional")
+def takes_what_cannot_be_copied(lib: Library) -> Any:
+    op = operator(
+        lib,
+        "f(Tensor x, Any key=None) -> Tensor",
+        lambda x, key: x + x,
+        fake=lambda x, key: like_spec(x),
+    )
+    return op, (x(), lambda value: value)

@@ -28,17 +28,16 @@ def _unable(session: Session) -> str:
         return ""
     if "nondeterministic" in op.tags:
         return "tagged nondeterministic"
-    has_generator = any(
-        isinstance(leaf, np.random.Generator) for call in session.samples for _, leaf in call.leaves
-    )
-    if "nondeterministic_seeded" in op.tags and not has_generator:
-        return "tagged random, and no generator is given"
-    return ""
+    random = all(call.is_random for call in session.samples)
+    return "random, and no generator is given" if random else ""
 
 
 def _examine(trial: Trial) -> Iterator[Problem]:
     rng = np.random.default_rng(trial.session.seed)
     for call in trial.calls():
+        if call.is_random:
+            trial.run -= 1
+            continue
         yield from _repeats(trial, call)
         yield from _follows_the_values(trial, call, rng)
         yield from _effects(trial, call)
@@ -160,7 +159,7 @@ def _follows_the_values(trial: Trial, call: Call, rng: np.random.Generator) -> I
 def _remembers(trial: Trial, rng: np.random.Generator) -> Iterator[Problem]:
     """Let the first call of new shapes see NaN only: a result cached by shape keeps them."""
     for call in trial.session.samples:
-        if call.kind != "given" or not call.inexact or call.written():
+        if call.is_random or call.kind != "given" or not call.inexact or call.written():
             continue
         if _has_nan(call.fresh().run()):
             continue
