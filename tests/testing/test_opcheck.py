@@ -403,7 +403,7 @@ def test_a_layer_is_checked_without_a_schema() -> None:
     assert report.ok
     statuses = {result.check: result.status for result in report}
     assert statuses == dict.fromkeys(
-        ("mutation", "gradient", "second_gradient", "determinism"), "passed"
+        ("mutation", "gradient", "second_gradient", "determinism", "layout", "threads"), "passed"
     )
     report = opcheck(Product, (tensor([1.0]), tensor([3.0])), checks="fake")
     assert report["fake"].reason == "a PyLayer has no schema"

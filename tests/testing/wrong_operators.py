@@ -42,6 +42,9 @@ class Wrong:
 
 WRONG: list[Wrong] = []
 
+SEEN_BY_ALL = ("schema", "gradient", "functional", "layout", "threads", "pickle")
+"""Checks that compare two runs, which an operator that never repeats fails."""
+
 
 def wrong(check: str, words: str, *also: str) -> Callable[[Any], Any]:
     """Enter a function that makes an operator and the arguments of one call."""
@@ -170,7 +173,7 @@ def writes_an_optional_when_it_is_given(lib: Library) -> Any:
     return op, (x(),)
 
 
-@wrong("mutation", "argument `xs[1]`", "functional")
+@wrong("mutation", "argument `xs[1]`", "functional", "arguments")
 def writes_one_element_of_a_list(lib: Library) -> Any:
     def kernel(xs: Any) -> Any:
         if len(xs) > 1:
@@ -678,7 +681,7 @@ def draws_without_the_effect(lib: Library) -> Any:
     return op, (x(), np.random.default_rng(3))
 
 
-@wrong("determinism", "at equal inputs", "schema", "gradient", "functional")
+@wrong("determinism", "at equal inputs", *SEEN_BY_ALL)
 def uses_the_global_generator(lib: Library) -> Any:
     def kernel(x: Any) -> Any:
         noise = np.random.standard_normal(x.shape)
@@ -687,13 +690,13 @@ def uses_the_global_generator(lib: Library) -> Any:
     return doubled(lib, kernel, fake=lambda x: TensorSpec(x.shape, x.dtype)), (x(),)
 
 
-@wrong("determinism", "at equal inputs", "schema", "gradient", "functional")
+@wrong("determinism", "at equal inputs", *SEEN_BY_ALL)
 def depends_on_a_counter(lib: Library) -> Any:
     count = itertools.count()
     return doubled(lib, lambda x: (x + x + next(count)).astype(x.dtype)), (x(),)
 
 
-@wrong("determinism", "caches by identity")
+@wrong("determinism", "caches by identity", "threads")
 def caches_by_identity(lib: Library) -> Any:
     cache: dict[int, Any] = {}
 
