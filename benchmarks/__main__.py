@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .cases import CASES
+from .compiled import CASES
 from .peers import PEERS, Rows, is_installed
 from .probes import PROBES
 from .table import HEADER, REFERENCE, Row, measure_case, measure_probe

@@ -18,7 +18,7 @@ The map, from the ground up; every module says in its first paragraph what it ho
     meta            tensors without data
     functionalize/  programs that write, run so that nothing below does
     graph/          the graph: text, verifier, evaluator, passes
-    program/        capture
+    program/        capture, compile
     std/            the built-in operators, also the tutorial
     testing/        gradcheck and opcheck
 
@@ -116,6 +116,7 @@ from .tensor.tensor import Tensor, engine
 if TYPE_CHECKING:
     from . import amp
     from .program.capture import capture
+    from .program.compile import compile
     from .program.program import Program
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -157,6 +158,7 @@ __all__ = [
     "autograd",
     "capture",
     "checked",
+    "compile",
     "copy_state",
     "custom_op",
     "define",
@@ -226,7 +228,7 @@ def functionalize(function: F) -> F:
     return run.functionalize(function)  # type: ignore[no-any-return]
 
 
-_LAZY: Final = {"Program": "program", "capture": "program"}
+_LAZY: Final = {"Program": "program", "capture": "program", "compile": "program"}
 """Names that live in packages most programs never load (a third of the import time)."""
 
 

@@ -93,11 +93,16 @@ FLOORS: Floors = (
         package(
             "graph",
             "literals values names ir builder text compare draw tokens operands parse fitting "
-            "invariants verify evaluate source passes.manager passes.dead_code passes.cse passes",
+            "invariants verify evaluate source passes.manager passes.dead_code passes.cse "
+            "passes.constant_folding passes.peepholes passes.reinplace passes.memory_plan passes",
         ),
     ),
     # 6: what combines siblings
-    (package("program", "recorder signature program capture"), loose("checked"), loose("amp")),
+    (
+        package("program", "recorder signature program capture kernels joint compile"),
+        loose("checked"),
+        loose("amp"),
+    ),
     # 7: built-in operators
     (
         package(
@@ -113,7 +118,7 @@ FLOORS: Floors = (
             "testing",
             "compare space hints report problem numeric gradcheck memory calls sampling session "
             "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
-            "checks.functional checks.gradient checks.variants checks opcheck "
+            "checks.functional checks.agreement checks.gradient checks opcheck "
             "parametrize plugin",
         ),
     ),

@@ -142,7 +142,7 @@ def test_examples_in_public_docstrings_run() -> None:
 
 def test_the_readme_holds_one_command_to_try_oplib_and_one_to_test_it() -> None:
     commands = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text("utf-8"), re.M)
-    assert [command.split("/")[-1] for command in commands] == ["digits.py", "pytest"]
+    assert [command.split("/")[-1] for command in commands] == ["digits.py", "pytest -n auto"]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class _Region:
 
     def __init__(self, function: Any, arguments: Any, state: _state.State) -> None:
         self.function = function
-        self.node: GradNode = object.__new__(GradNode)  # names this call in messages
+        self.node = GradNode()  # names this call in messages
         name = getattr(function, "__qualname__", type(function).__name__)
         self.node.kind = NodeKind(f"recompute({name})", _Region)
         self.state = state.with_config(backward_run=None)

@@ -37,7 +37,6 @@ from .observe import observe, run_posthooks, run_prehooks
 
 __all__ = ["GradTensorHolder", "Run", "Targets", "in_topological_order"]
 
-_new: Final = object.__new__
 _leaf_lock: Final = threading.Lock()
 
 
@@ -60,12 +59,6 @@ class GradTensorHolder:
     waiting: int
     buffer: Any
     own: Tensor | None
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.waiting = 0
-        self.own = None
-        self.buffer = [None] * node.width if type(node) is WideGradNode else None
 
     def add(self, position: int, gradient: Tensor) -> None:
         """Sum a gradient into that of one output.
@@ -168,7 +161,7 @@ class Run:
             node = meta.grad_node
             holder = holders.get(node)
             if holder is None:
-                holder = holders[node] = GradTensorHolder(node)
+                holder = holders[node] = _holder(node, 0)
             holder.add(meta.position, seed)
         starts = list(holders.values())
         _count(holders, self.targets)
@@ -272,12 +265,17 @@ def _count(holders: dict[Node, GradTensorHolder], targets: Targets | None) -> No
             if holder is not None:
                 holder.waiting += 1
                 continue
-            holders[below] = holder = _new(GradTensorHolder)
-            holder.node = below
-            holder.waiting = 1
-            holder.own = None
-            holder.buffer = [None] * below.width if type(below) is WideGradNode else None
+            holders[below] = _holder(below, 1)
             queue.append(below)
+
+
+def _holder(node: Node, waiting: int) -> GradTensorHolder:
+    holder = GradTensorHolder()
+    holder.node = node
+    holder.waiting = waiting
+    holder.own = None
+    holder.buffer = [None] * node.width if type(node) is WideGradNode else None
+    return holder
 
 
 def _call(node: GradNode, saved: tuple[Any, ...], held: Any) -> Iterable[Any]:

@@ -51,8 +51,6 @@ from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = ["ViewStage", "check_write", "derive_from", "rebase", "refresh", "refresh_for_use"]
 
-_new: Final = object.__new__
-
 
 def refresh(tensor: Tensor) -> None:
     """Bring a handle that is behind its family up to date.
@@ -143,7 +141,7 @@ def _derived(tensor: Tensor, family: Family) -> AutogradMeta:
 def _node(
     kind: NodeKind, edges: tuple[AutogradMeta | None, ...], saved: tuple[Any, ...], like: Any
 ) -> GradNode:
-    node: GradNode = _new(GradNode)
+    node = GradNode()
     node.kind = kind
     node.edges = edges
     node.saved = saved

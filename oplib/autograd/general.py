@@ -10,7 +10,7 @@ Imports floors 0 to 4, `family.py`, `recorder.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from ..dispatch.facets import GradientRule
 from ..dispatch.gradient_rule import written_unreturned
@@ -24,8 +24,6 @@ from .family import check_write, derive_from, rebase
 from .recorder import Call, Recorder
 
 __all__ = ["general_plan", "record_view"]
-
-_new: Final = object.__new__
 
 
 def general_plan(op: Operator[..., Any], rule: GradientRule | None, below: Plan) -> Plan:
@@ -113,7 +111,7 @@ def _wide_node(
     kind: NodeKind, call: Call, outputs: Sequence[Tensor | None], layout: tuple[int | None, ...]
 ) -> WideGradNode:
     """Return a node for a call with any number of outputs."""
-    node: WideGradNode = _new(WideGradNode)
+    node = WideGradNode()
     node.kind = kind
     node.edges = call.edges
     node.saved = ()

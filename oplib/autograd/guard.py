@@ -18,8 +18,6 @@ from ..tensor.tensor import Tensor
 
 __all__ = ["guard"]
 
-_new: Final = object.__new__
-
 
 def _refuse(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> Any:
     raise AutogradError(saved[0])
@@ -39,7 +37,7 @@ def guard(tensor: Tensor, edges: tuple[AutogradMeta | None, ...], message: str) 
         What the value was computed from, so that a run towards it meets the guard.
     message : str
     """
-    node: GradNode = _new(GradNode)
+    node = GradNode()
     node.kind = _GUARD
     node.edges = edges
     node.saved = (message,)

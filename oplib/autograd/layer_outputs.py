@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from .. import _state
 from .._text import short_repr
@@ -22,12 +22,12 @@ from ..prims import layer_boundary
 from ..tensor.grad_meta import (
     AutogradMeta,
     GradNode,
-    ViewRecord,
     WideGradNode,
     move_retained,
     new_meta,
+    new_view_record,
 )
-from ..tensor.tensor import Tensor, alias_of, join_family
+from ..tensor.tensor import Tensor, alias_of, blank_tensor, join_family
 from .context import PyLayerContext
 from .family import check_write, rebase
 from .layer_facts import LayerFacts, plain_arguments
@@ -44,8 +44,6 @@ __all__ = [
     "rebuilt",
     "record_outputs",
 ]
-
-_new: Final = object.__new__
 
 
 class LayerCall:
@@ -90,7 +88,7 @@ def is_plain(ctx: PyLayerContext, result: Any) -> bool:
 def layer_output(ctx: PyLayerContext, made: Tensor, node: GradNode, position: int) -> Tensor:
     """Return a handle of its own for a fresh output."""
     array = made.array
-    output: Tensor = _new(Tensor)
+    output = blank_tensor()
     output.array = array
     output._keys = made._keys & ~VIEW | AUTOGRAD
     output._storage = made._storage
@@ -173,7 +171,7 @@ def _ids(tensors: Sequence[Tensor]) -> set[int]:
 
 
 def _wide_node(call: LayerCall, outputs: list[Tensor], layout: list[int | None]) -> WideGradNode:
-    node: WideGradNode = _new(WideGradNode)
+    node = WideGradNode()
     node.kind = call.facts.wide_kind
     node.edges = call.edges
     node.hooks = None
@@ -199,7 +197,7 @@ def _fresh(
     handle = layer_output(ctx, seen, node, position)
     base = next((t for t in call.inputs if t._storage is made._storage), None)
     if base is not None:
-        handle._view = ViewRecord(join_family(base), opaque=call.facts.title)
+        handle._view = new_view_record(join_family(base), opaque=call.facts.title)
         handle._keys |= VIEW
     return handle
 

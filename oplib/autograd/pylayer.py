@@ -41,7 +41,6 @@ from .returned import Argument, needs_of, structure_of
 
 __all__ = ["PyLayer", "PyLayerContext", "once_differentiable"]
 
-_new: Final = object.__new__
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -142,7 +141,7 @@ class PyLayer:
         ):
             call = LayerCall(facts, tensors, None, tuple(edges), inputs, versions)
             return record_outputs(call, ctx, result)
-        node: GradNode = _new(GradNode)
+        node = GradNode()
         node.kind = facts.kind
         node.edges = tuple(edges)
         node.hooks = None

@@ -22,7 +22,7 @@ from ..errors import AutogradError
 from ..schema import OptionalType, TensorType
 from ..shapes import TensorSpec
 from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, move_retained
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import blank_tensor
 from .anomaly import noting_line
 from .family import check_write, rebase
 from .general import general_plan, record_view
@@ -32,7 +32,6 @@ from .wrapper import overwritten, recover, recover_output, save, save_copy
 
 __all__ = ["AutogradStage"]
 
-_new: Final = object.__new__
 _KEPT: Final = ~(AUTOGRAD | VIEW)
 
 
@@ -122,13 +121,12 @@ class _PlainPlan:
         self.saved = self._saved_names()
         self.names: dict[str, Any] = {
             "_op_below": below,
-            "_op_new": _new,
             "_op_Node": GradNode,
             "_op_Meta": AutogradMeta,
             "_op_save": save,
             "_op_save_copy": save_copy,
             "_op_Spec": TensorSpec.of,
-            "_op_Tensor": Tensor,
+            "_op_blank": blank_tensor,
             "_op_overwritten": overwritten,
             "_op_recover": recover,
             "_op_recover_output": recover_output,
@@ -184,12 +182,12 @@ class _PlainPlan:
         ]
         edges = tuple_text([f"_op_m_{name}" for name in self.tensors])
         lines += [
-            "    _op_n = _op_new(_op_Node)",
+            "    _op_n = _op_Node()",
             "    _op_n.kind = _op_kind",
             f"    _op_n.edges = {edges}",
             f"    _op_n.saved = {tuple_text([f'_op_s_{word}' for word in self.saved])}",
             "    _op_n.hooks = None",
-            "    _op_m = _op_new(_op_Meta)",
+            "    _op_m = _op_Meta()",
             "    _op_m.grad_node = _op_n",
             "    _op_m.position = 0",
             "    _op_m.retained = None",
@@ -287,7 +285,7 @@ class _PlainPlan:
             f"        _op_a, _op_st, _op_ver, _op_k = _op_s_{word}",
             "        if _op_st.version != _op_ver:",
             f"            raise _op_overwritten(_op_st, _op_ver, node, 'argument `{name}`')",
-            f"        _op_v_{word} = _op_t = _op_new(_op_Tensor)",
+            f"        _op_v_{word} = _op_t = _op_blank()",
             "        _op_t.array = _op_a",
             "        _op_t._storage = _op_st",
             "        _op_t._view = None",

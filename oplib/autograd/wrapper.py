@@ -27,7 +27,7 @@ from ..errors import AutogradError
 from ..prims import clone
 from ..tensor.grad_meta import AutogradMeta, GradNode, new_meta
 from ..tensor.storage import Storage
-from ..tensor.tensor import Tensor, tensor_from_result
+from ..tensor.tensor import Tensor, blank_tensor, tensor_from_result
 
 __all__ = [
     "PackedTensor",
@@ -43,7 +43,6 @@ __all__ = [
     "save_optional",
 ]
 
-_new: Final = object.__new__
 _KEPT: Final = ~(AUTOGRAD | VIEW)
 
 
@@ -120,7 +119,7 @@ def save_copy(tensor: Tensor) -> Record:
 
 
 def _handle(array: Any, keys: int, storage: Storage) -> Tensor:
-    tensor: Tensor = _new(Tensor)
+    tensor = blank_tensor()
     tensor.array = array
     tensor._keys = keys
     tensor.autograd_meta = None

@@ -31,7 +31,7 @@ from ..dispatch.source import generate, local_name, tuple_text
 from ..schema import Argument, ListType, OptionalType, TensorType
 from ..tensor.grad_meta import ViewRecord
 from ..tensor.storage import Storage
-from ..tensor.tensor import Tensor, join_family
+from ..tensor.tensor import blank_tensor, join_family
 from ..tensor.writes import check_destination
 from .arrays import BACKENDS_BY_BIT, Backend
 from .entries import prepared
@@ -141,8 +141,7 @@ def _array_plan(op: AnyOperator, entry: KernelEntry, backend: int, keys: int) ->
         "_op_references": sys.getrefcount,
         "_op_float64": np.dtype(np.float64),
         "_op_finish": finisher.finish,
-        "_op_new": object.__new__,
-        "_op_Tensor": Tensor,
+        "_op_blank": blank_tensor,
         "_op_Storage": Storage,
         "_op_check": partial(_check_destination, op),
         "_op_storages": _written_storages,
@@ -234,14 +233,13 @@ def _functional_lines(
         tests += [
             "_op_r.base is not None",
             f"_op_references(_op_r) != {UNSHARED}",
-            "not _op_r.flags.writeable",
             "(_op_r.dtype is not _op_float64 and _op_r.dtype.kind in 'OUSMm')",
         ]
     return [
         *lines,
         f"    if {' or '.join(tests)}:",
         f"        return _op_finish(_op_r, {every})",
-        "    _op_t = _op_new(_op_Tensor)",
+        "    _op_t = _op_blank()",
         "    _op_t.array = _op_r",
         f"    _op_t._keys = {CPU}",
         "    _op_t.autograd_meta = _op_t._view = None",
@@ -273,13 +271,13 @@ def _view_lines(op: AnyOperator, base: str, every: str) -> Lines:
         "    if _op_v is None:",
         f"        _op_join({local})",
         f"        _op_v = {local}._view",
-        "    _op_w = _op_new(_op_Record)",
+        "    _op_w = _op_Record()",
         "    _op_w.family = _op_v.family",
         "    _op_w.epoch = _op_v.epoch",
         f"    _op_w.no_grad = _op_v.no_grad or not _op_current().user & {AUTOGRAD}",
         f"    _op_w.opaque = _op_v.opaque or {_opaque_name(op)!r}",
         "    _op_w.split = None",
-        "    _op_t = _op_new(_op_Tensor)",
+        "    _op_t = _op_blank()",
         "    _op_t.array = _op_r",
         f"    _op_t._keys = {local}._keys & {~AUTOGRAD} | {VIEW}",
         "    _op_t.autograd_meta = None",

@@ -88,8 +88,10 @@ class _Body:
         self.op = op
         self.convert = convert
         self.arguments = [(a, local_name(a.name)) for a in op.schema.arguments]
+        default = _state.DEFAULT_STATE
         self.names: dict[str, Any] = {
             "_op_current": _state.current,
+            "_op_default": None if default.include else default,  # which changes no key set
             "_op_find": op.find_plan,
             "_op_AttributeError": AttributeError,
             "_op_KeyError": KeyError,
@@ -110,7 +112,8 @@ class _Body:
             *self._keys(),
             *(self._conversions() if self.convert else []),
             "    _op_state = _op_current()",
-            "    _op_keys = (_op_keys | _op_state.include) & _op_state.mask",
+            "    if _op_state is not _op_default:",
+            "        _op_keys = (_op_keys | _op_state.include) & _op_state.mask",
             *self._device(),
             "    try:",
             "        _op_plan = _op_plans[_op_keys]",

@@ -20,15 +20,13 @@ from ..errors import AliasError, AutogradError
 from ..schema import TensorType
 from ..tensor.geometry import Geometry, self_overlap
 from ..tensor.storage import new_storage
-from ..tensor.tensor import Tensor, engine, stranger_of, view_of
+from ..tensor.tensor import Tensor, blank_tensor, engine, stranger_of, view_of
 from .opaque import records
 from .storage import FunctionalArray, Region, ViewStep, form_of
 from .tapes import as_its_handle
 from .views import ABSOLUTE, inferred_views, lies_in
 
 __all__ = ["Facts", "Level", "facts_of"]
-
-_new: Final = object.__new__
 
 
 class Facts:
@@ -129,7 +127,7 @@ class Level(Interpreter):
         region = Region(value, form, storage)
         array = FunctionalArray(self.frame, region, form)
         array._cached, array._cached_version = value, 0
-        tensor: Tensor = _new(Tensor)
+        tensor = blank_tensor()
         tensor.array = array
         tensor._keys = INTERPRETER | (value._keys & (BACKENDS | META))
         tensor.autograd_meta = None

@@ -150,7 +150,7 @@ def records(op: Operator[..., Any]) -> bool:
 
 
 def _attach(result: Tensor, edges: tuple[AutogradMeta | None, ...]) -> None:
-    node: GradNode = object.__new__(GradNode)
+    node = GradNode()
     node.kind = _NODE
     node.edges = edges
     node.saved = ()

@@ -22,8 +22,8 @@ from ..tensor.grad_meta import (
     Family,
     GradNode,
     NodeKind,
-    ViewRecord,
     new_meta,
+    new_view_record,
 )
 from ..tensor.storage import Storage, new_storage
 from ..tensor.tensor import (
@@ -260,7 +260,7 @@ class FunctionalRun:
         for index, record in records.items():
             assert record is not None
             handle = self.handles[index]
-            handle._view = ViewRecord(family, record.no_grad, record.opaque)
+            handle._view = new_view_record(family, record.no_grad, record.opaque)
             handle._keys |= VIEW
             if handle is not root and not record.opaque and index in self.leaves:
                 handle._view.epoch = -1  # its record is derived from the root when it is needed
@@ -367,7 +367,7 @@ def _pass_on_from(handle: Tensor) -> None:
     """Make a leaf a tensor with a producer, as it is outside, where its gradient goes on."""
     leaf = handle.autograd_meta
     assert leaf is not None
-    node: GradNode = object.__new__(GradNode)
+    node = GradNode()
     node.kind = _INPUT
     node.edges = (leaf,)
     node.saved = ()

@@ -20,6 +20,7 @@ from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import alias, clone, copy_, detach, strided_view
 from ..tensor.geometry import Geometry, self_overlap
+from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor, alias_of, engine
 from .access import laid_out, recorded, view_at
 from .outcome import (
@@ -107,7 +108,7 @@ def _check_destinations(
     for write in outcome.writes:
         target = inputs[write.index]
         array = target.array
-        if isinstance(array, np.ndarray) and not array.flags.writeable:
+        if isinstance(array, np.ndarray) and is_read_only(array, target._storage):
             raise AliasError(
                 f"input {write.index} is written by the program, but its array is read-only\n"
                 "  pass a writable copy: x.clone()"

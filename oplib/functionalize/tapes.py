@@ -48,7 +48,7 @@ def as_its_handle(value: Tensor, handle: Tensor) -> Tensor:
 
 def _with_unknown_history(value: Tensor, handle: Tensor) -> Tensor:
     """Return a value whose handle has a history that the level below has not seen."""
-    node: GradNode = object.__new__(GradNode)
+    node = GradNode()
     node.kind = _UNSEEN
     node.edges = ()
     source = handle.grad_fn.name() if handle.grad_fn is not None else "a leaf made inside"

@@ -25,6 +25,7 @@ from ..errors import AliasError
 from ..prims import clone
 from ..prims.writing import check_order
 from ..tensor.geometry import overlap, self_overlap
+from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor
 from .access import laid_out, recorded
 from .level import Level, facts_of
@@ -267,5 +268,6 @@ def _is_read_only(tensor: Tensor) -> bool:
     """Return whether the memory of a tensor, at the outermost level, cannot be written."""
     array = tensor.array
     while type(array) is FunctionalArray and array.origin is not None:
-        array = array.frame.interpreter.inputs[array.origin].array  # type: ignore[attr-defined]
-    return isinstance(array, np.ndarray) and not array.flags.writeable
+        tensor = array.frame.interpreter.inputs[array.origin]  # type: ignore[attr-defined]
+        array = tensor.array
+    return isinstance(array, np.ndarray) and is_read_only(array, tensor._storage)

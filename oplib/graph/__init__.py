@@ -50,7 +50,19 @@ from .ir import (
     used_values,
 )
 from .parse import parse
-from .passes import Pass, cse, dead_code, graph_pass, run_passes
+from .passes import (
+    MemoryPlan,
+    Pass,
+    constant_folding,
+    cse,
+    dead_code,
+    graph_pass,
+    peepholes,
+    plan_memory,
+    reinplace,
+    run_passes,
+    without_history,
+)
 from .source import compile_graph, python_source
 from .text import graph_text, line_of
 from .values import Digest, Meta, PyMeta, Reference, Same, TensorMeta, TokenMeta, Value
@@ -70,6 +82,7 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "Invariant",
+    "MemoryPlan",
     "Meta",
     "Node",
     "OperatorNode",
@@ -89,6 +102,7 @@ __all__ = [
     "Value",
     "Write",
     "compile_graph",
+    "constant_folding",
     "constant_tensor",
     "cse",
     "dead_code",
@@ -103,11 +117,15 @@ __all__ = [
     "mermaid",
     "pack",
     "parse",
+    "peepholes",
+    "plan_memory",
     "python_source",
+    "reinplace",
     "run_passes",
     "same_graph",
     "set_functionalized_runner",
     "substitute",
     "used_values",
     "verify",
+    "without_history",
 ]

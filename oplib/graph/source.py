@@ -23,11 +23,11 @@ import itertools
 import linecache
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
 from keyword import iskeyword
 from math import inf, isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -54,7 +54,11 @@ from .names import Namer
 from .text import shown_arguments, tuple_text
 from .values import Reference, Value
 
-__all__ = ["compile_graph", "python_source"]
+__all__ = ["Choose", "compile_graph", "python_source"]
+
+Choose: TypeAlias = Callable[[Call], tuple[Callable[..., Any], Hashable | None] | None]
+"""What a call runs instead of its operator, and what it writes into, if anything: a value, or a
+buffer known by this key."""
 
 _serial: Final = itertools.count()
 _EXPRESSION_WORD: Final = re.compile(r"\b(?:min|max)\b|(?<!/)/(?!/)")
@@ -71,15 +75,20 @@ def compile_graph(
     constants: MakeConstant = constant_tensor,
     run_functionalized: Runner = run_functionalized,
     epilogue: Epilogue = pack,
+    choose: Choose | None = None,
 ) -> Callable[..., Any]:
     """Return a function of one tensor per placeholder that does what `evaluate` does, faster.
 
-    Constants are made once, here. See `evaluate` for the parameters.
+    Constants are made once, here. With `choose` a call runs the function that it returns, with all
+    arguments of the operator spelled out, and ``out=`` the value or buffer it names: the returned
+    function takes one more argument per buffer, in the order of first use. See `evaluate` for the
+    other parameters.
     """
-    writer = _Writer(graph)
+    writer = _Writer(graph, choose)
     lines = writer.module()
     filename = f"<oplib graph {graph.name} {next(_serial)}>"
     namespace: dict[str, Any] = {
+        **writer.functions,
         "__name__": filename,
         "constants": {writer.names[node.value]: constants(node) for node in writer.constants},
         "run_functionalized": run_functionalized,
@@ -123,8 +132,11 @@ def _node_that_raised(error: BaseException, filename: str, nodes: dict[int, Node
 class _Writer:
     """Writes the module of one graph; `nodes` says which line came from which node."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, choose: Choose | None = None) -> None:
         self.graph = graph
+        self.choose = choose
+        self.functions: dict[str, Any] = {}
+        self.buffers: dict[Hashable, str] = {}
         self.names = dict(graph.names)
         used = set(graph.users)
         self.constants = [node for node in graph.constants if node.value in used]
@@ -136,8 +148,10 @@ class _Writer:
 
     def module(self) -> list[str]:
         """Return the lines of the module."""
-        parameters = ", ".join(self.names[value] for value in _inputs(self.graph))
-        body = [(f"def {self.function}({parameters}):", None), *self.body()]
+        lines = list(self.body())
+        inputs = [self.names[value] for value in _inputs(self.graph)]
+        parameters = ", ".join([*inputs, *self.buffers.values()])
+        body = [(f"def {self.function}({parameters}):", None), *lines]
         imports = sorted(line for line in self.header if line.startswith("from"))
         assignments = [line for line in self.header if not line.startswith("from")]
         head = [*imports, "", *assignments, "", ""] if imports else [*assignments, "", ""]
@@ -207,14 +221,28 @@ class _Writer:
 
     def call(self, node: OperatorNode) -> str:
         """Return the call of an operator, with the arguments its text shows."""
+        chosen = self.choose(node) if self.choose and isinstance(node, Call) else None
         parts = []
-        for keyword, value in shown_arguments(node):
+        for keyword, value in shown_arguments(node, defaults=chosen is not None):
             text = self.argument(value)
             if iskeyword(keyword):
                 parts.append(f'**{{"{keyword}": {text}}}')
             else:
                 parts.append(f"{keyword}={text}" if keyword else text)
-        return f"{self.operator(node.op)}({', '.join(parts)})"
+        if chosen is None:
+            return f"{self.operator(node.op)}({', '.join(parts)})"
+        function, buffer = chosen
+        name = self.globals.get(function)
+        if name is None:
+            name = self.globals[function] = self.namer.name(_stem(node.op))
+            self.functions[name] = function
+        if isinstance(buffer, Value):
+            parts.append(f"out={self.names[buffer]}")
+        elif buffer is not None:
+            if buffer not in self.buffers:
+                self.buffers[buffer] = self.namer.name("buffer")
+            parts.append(f"out={self.buffers[buffer]}")
+        return f"{name}({', '.join(parts)})"
 
     def functionalized(self, node: Functionalized) -> str:
         """Return the call of the runner. See Note [Running a functionalized node]."""
@@ -324,8 +352,7 @@ class _Writer:
     def operator(self, op: Operator[..., Any]) -> str:
         """Return the name an operator has in the module."""
         get_op = self.imported("oplib.dispatch.registry", "get_op")
-        stem = op.qualname.replace("::", "_").replace(".", "_")
-        return self.hoisted(op, stem, f'{get_op}("{op.qualname}")')
+        return self.hoisted(op, _stem(op), f'{get_op}("{op.qualname}")')
 
     def imported(self, module: str, name: str) -> str:
         """Import a name, under another one where a value has it, and return that."""
@@ -343,6 +370,10 @@ class _Writer:
             name = self.globals[key] = self.namer.name(stem)
             self.header[f"{name} = {expression}"] = None
         return self.globals[key]
+
+
+def _stem(op: Operator[..., Any]) -> str:
+    return op.qualname.replace("::", "_").replace(".", "_")
 
 
 def _returns_dict(node: OperatorNode) -> bool:

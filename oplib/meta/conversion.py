@@ -18,9 +18,16 @@ from .. import _state
 from ..dispatch.keys import AUTOGRAD, META, VIEW, WEAK
 from ..dtypes import Device
 from ..prims import clone
-from ..tensor.grad_meta import AccumulationNode, AutogradMeta, Family, ViewRecord, new_leaf_meta
+from ..tensor.grad_meta import (
+    AccumulationNode,
+    AutogradMeta,
+    Family,
+    ViewRecord,
+    new_leaf_meta,
+    new_view_record,
+)
 from ..tensor.meta_array import MetaArray, meta_array
-from ..tensor.storage import Storage, new_storage, owner_of
+from ..tensor.storage import Storage, is_read_only, new_storage, owner_of
 from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = ["Converter"]
@@ -86,7 +93,7 @@ class Converter:
         if tensor._view is not None:
             fake = self._member(tensor, tensor._view, memory)
         else:
-            fake = tensor_from_result(self._array(tensor.array, memory))
+            fake = tensor_from_result(self._array(tensor.array, tensor._storage, memory))
             if requires_grad:
                 fake.autograd_meta = self._record(tensor.autograd_meta, fake.array)
         if requires_grad:
@@ -109,7 +116,7 @@ class Converter:
         memory: Memory = memories[device]
         return memory
 
-    def _array(self, array: Any, memory: Memory) -> MetaArray:
+    def _array(self, array: Any, real: Storage, memory: Memory) -> MetaArray:
         offset = _address(array) - memory.first_byte
         made = MetaArray(
             array.shape,
@@ -121,7 +128,7 @@ class Converter:
             self.mode,
         )
         made.nbytes = memory.nbytes
-        made.readonly = isinstance(array, np.ndarray) and not array.flags.writeable
+        made.readonly = isinstance(array, np.ndarray) and is_read_only(array, real)
         return made
 
     # ------------------------------------------------------------------ gradients
@@ -148,11 +155,11 @@ class Converter:
 
     def _member(self, tensor: Tensor, record: ViewRecord, memory: Memory) -> Tensor:
         """Return the fake of a tensor that belongs to a family of views."""
-        family = self._family(record.family, memory)
+        family = self._family(record.family, tensor._storage, memory)
         is_root = tensor.array is record.family.root_array
-        array = family.root_array if is_root else self._array(tensor.array, memory)
+        array = family.root_array if is_root else self._array(tensor.array, tensor._storage, memory)
         fake = tensor_from_result(array)
-        fake._view = ViewRecord(family, record.no_grad, record.opaque)
+        fake._view = new_view_record(family, record.no_grad, record.opaque)
         fake._keys |= VIEW
         if tensor._keys & AUTOGRAD:
             if is_root:
@@ -163,10 +170,11 @@ class Converter:
                 fake._view.epoch = -1  # stale: it will be derived from the root
         return fake
 
-    def _family(self, real: Family, memory: Memory) -> Family:
+    def _family(self, real: Family, storage: Storage, memory: Memory) -> Family:
         families = self.families.of(real)
         if memory.device not in families:
-            families[memory.device] = Family(None, self._array(real.root_array, memory), META)
+            root = self._array(real.root_array, storage, memory)
+            families[memory.device] = Family(None, root, META)
         family: Family = families[memory.device]
         if family.root is None and real.root is not None:
             family.root = self._record(real.root, family.root_array)

@@ -6,7 +6,7 @@ Imports floors 0 to 4, `context.py`, `mode.py`, `placement.py`. Read next: `stag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -23,12 +23,10 @@ from ..shapes import ShapeRule, TensorSpec
 from ..tensor.geometry import Geometry, contiguous_strides, extent
 from ..tensor.meta_array import MetaArray
 from ..tensor.storage import Storage, new_storage
-from ..tensor.tensor import Tensor, stranger_of, view_of
+from ..tensor.tensor import Tensor, blank_tensor, stranger_of, view_of
 from .placement import Place
 
 __all__ = ["FakeResults", "joins_family", "tensor_of"]
-
-_new: Final = object.__new__
 
 
 def joins_family(op: Operator[..., Any]) -> bool:
@@ -50,7 +48,7 @@ def tensor_of(spec: TensorSpec, device: Device, mode: Any) -> Tensor:
             offset = -extent(Geometry(spec.dtype, spec.shape, strides))[0]
             break
     array = MetaArray(spec.shape, strides, spec.dtype, device, new_storage(), offset, mode)
-    tensor: Tensor = _new(Tensor)
+    tensor = blank_tensor()
     tensor.array = array
     tensor._keys = META
     tensor.autograd_meta = None

@@ -1,16 +1,18 @@
 """Programs: a function captured as a graph, with its signature and guards.
 
-Reading order: `recorder.py` (operator calls become nodes), `capture.py`, `program.py`. Importing
-the package makes captured arrays known to tensors and lets graphs run functionalized nodes.
+Reading order: `recorder.py` (operator calls become nodes), `capture.py`, `program.py`;
+`kernels.py`, `joint.py`, `compile.py`. Importing the package makes captured arrays known to tensors
+and lets graphs run functionalized nodes.
 """
 
 from __future__ import annotations
 
 from . import program, recorder
 from .capture import capture
+from .compile import Compiled, compile
 from .program import Program
 
-__all__ = ["Program", "capture"]
+__all__ = ["Compiled", "Program", "capture", "compile"]
 
 recorder.install()
 program.install()

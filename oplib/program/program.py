@@ -15,13 +15,13 @@ from .._tree import leaves as tree_leaves
 from ..dispatch.keys import AUTOGRAD
 from ..errors import GuardError
 from ..functionalize.access import laid_out
-from ..functionalize.memory import span_of
 from ..functionalize.opaque import At, run_functionalized
 from ..functionalize.outcome import Outcome, ValueResult, ValueView
 from ..functionalize.settle import settle
 from ..functionalize.storage import form_of
 from ..graph import (
     Graph,
+    Output,
     Reference,
     Region,
     RegionView,
@@ -31,6 +31,7 @@ from ..graph import (
     python_source,
     set_functionalized_runner,
 )
+from ..graph.passes import dead_code
 from ..prims import clone
 from ..tensor.geometry import self_overlap
 from ..tensor.tensor import Tensor
@@ -79,15 +80,26 @@ class Program:
                 + "\n  ".join(failed)
                 + "\n  capture it again for these: oplib.capture(f, ...)"
             )
-        leaves, _ = flatten((args, kwargs))
+        return self.run(flatten((args, kwargs))[0])
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """Run on the leaves of arguments that pass the guards, without checking them."""
         inputs = self.signature.inputs_of(leaves, self.captured)
         values = self._values(inputs)
-        constants = [tensor._storage for tensor in self._constants]
-        return settle(self.outcome, inputs, values, constants)
+        return settle(self.outcome, inputs, values, [t._storage for t in self._constants])
 
     def check(self, *args: Any, **kwargs: Any) -> list[str]:
         """Return the guards these arguments fail, one line each, without running anything."""
         return list(self.signature.failures(args, kwargs, self.captured))
+
+    def with_graph(self, graph: Graph) -> Program:
+        """Return the same program with another graph: what a pass made of this one's."""
+        return Program(graph, self.outcome, self.signature, self.captured)
+
+    def value_graph(self) -> Graph:
+        """Return the graph of the values the outcome names, in its order, and nothing else."""
+        nodes = (*self.graph.placeholders, *self.graph.body, Output(tuple(self._takes)))
+        return dead_code(Graph(self.graph.name, nodes))
 
     @property
     def guards(self) -> str:
@@ -110,8 +122,8 @@ class Program:
         """Compute the values the outcome names."""
         if self._run is None:
             self._run = compile_graph(self.graph, constants=self._constant)
-        spans = [span_of([inputs[i] for i in members]) for members in self.signature.spans]
-        computed = self._run(*self._kept(inputs, [*inputs, *spans]))
+        given = self._kept(inputs, self.signature.with_spans(inputs))
+        computed = self._run(*given)
         environment = dict(zip(self.graph.tail_values, computed, strict=True))
         return [environment[value] for value in self._takes]
 

@@ -42,12 +42,11 @@ from ..prims import clone, lift
 from ..tensor.geometry import Geometry, same_geometry
 from ..tensor.meta_array import meta_array
 from ..tensor.storage import Storage
-from ..tensor.tensor import ARRAY_TYPES, ArrayType, Tensor, tensor_from_result
+from ..tensor.tensor import ARRAY_TYPES, ArrayType, Tensor, blank_tensor, tensor_from_result
 
 __all__ = ["CapturedArray", "Recorder", "install"]
 
 AnyOperator = Operator[..., Any]
-_new: Final = object.__new__
 _CONTAINERS: Final = frozenset({list, tuple, dict})
 
 
@@ -109,7 +108,7 @@ class Recorder(Interpreter):
 
     def track(self, value: Value, fake: Tensor) -> Tensor:
         """Return a captured tensor for a graph value."""
-        tensor: Tensor = _new(Tensor)
+        tensor = blank_tensor()
         tensor.array = CapturedArray(self.frame, value, fake)
         tensor._keys = INTERPRETER | (fake._keys & (BACKENDS | META))
         tensor.autograd_meta = None

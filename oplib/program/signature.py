@@ -21,9 +21,10 @@ from .._text import short_repr
 from .._tree import TreeDef, flatten, leaf_paths
 from ..dispatch.keys import AUTOGRAD
 from ..dtypes import short_dtype
-from ..functionalize.memory import memory_groups, own_geometry
+from ..functionalize.memory import memory_groups, own_geometry, span_of
 from ..functionalize.outcome import Derived, Outcome
 from ..functionalize.run import FunctionalRun, memory_around
+from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor
 
 __all__ = ["Signature", "TensorGuard"]
@@ -153,6 +154,11 @@ class Signature:
             inputs.append(next(rest) if derived is None else memory_around(inputs, derived))
         return inputs
 
+    def with_spans(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs, then the memory that some of them lie in."""
+        spans = [span_of([inputs[i] for i in members]) for members in self.spans]
+        return [*inputs, *spans]
+
     def failures(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], captured: Sequence[Tensor]
     ) -> Iterator[str]:
@@ -192,7 +198,7 @@ class Signature:
                 yield f"{path}: expected the same tensor as {self._name(index)}"
         for index in self.written:
             array = inputs[index].array
-            if isinstance(array, np.ndarray) and not array.flags.writeable:
+            if isinstance(array, np.ndarray) and is_read_only(array, inputs[index]._storage):
                 yield f"{self._name(index)}: expected a writable array, found a read-only one"
         for index, offset in self.offsets:
             found = own_geometry(inputs[index]).offset

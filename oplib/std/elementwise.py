@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..dispatch.operator import Operator
 from ..errors import ArgumentError
 from ..prims import cast, cast_same_kind, mask, new_full
 from ..shapes import TensorSpec, broadcast_spec, like_spec, result_type
@@ -22,7 +23,7 @@ from ..tensor.protocols import is_weak
 from ..tensor.tensor import Tensor
 from .declare import Array, Rule, composite, declare, inexact, inexact_dtype, ufunc_spec
 
-__all__ = ["BINARY", "UNARY"]
+__all__ = ["BINARY", "UNARY", "declare_binary"]
 
 
 def zeros(grad: Tensor) -> Tensor:
@@ -189,7 +190,8 @@ BINARY: Final[dict[str, tuple[np.ufunc, Rule, Rule]]] = {
 """Functions of two tensors: name -> (ufunc, rule for x, rule for y); `add` is in `prims.py`."""
 
 
-def _declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> None:
+def declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> Operator[..., Any]:
+    """Declare an operator that a ufunc of two operands computes."""
     op = declare(
         f"{name}(Tensor x, Tensor y) -> Tensor",
         f"`numpy.{ufunc.__name__}` of elements that broadcast against each other.",
@@ -199,10 +201,11 @@ def _declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> N
     op.register_kernel("cpu", ufunc)
     op.register_fake(lambda x, y: ufunc_spec(ufunc, x, y))
     op.register_vjp(x=x_rule, y=y_rule)
+    return op
 
 
 for _name, (_ufunc, _x_rule, _y_rule) in BINARY.items():
-    _declare_binary(_name, _ufunc, _x_rule, _y_rule)
+    declare_binary(_name, _ufunc, _x_rule, _y_rule)
 
 
 # ---------------------------------------------------------------------- choices

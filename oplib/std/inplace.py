@@ -30,7 +30,7 @@ from ..prims import (
     storable,
     store,
 )
-from ..tensor.methods import IN_PLACE
+from ..tensor.methods import IN_PLACE, NOT_ON_ITSELF
 from ..tensor.tensor import Tensor
 from .declare import Array, Rule, composite, declare
 from .elementwise import where
@@ -61,8 +61,7 @@ def _in_place_rule(rule: Rule) -> Rule:
 
 def _in_place_kernel(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Return a kernel that writes: a ufunc into x directly, anything else by way of a new array."""
-    # An int power can fail half-way; NumPy 2.4's negative goes wrong on x itself for some strides.
-    if not isinstance(kernel, np.ufunc) or name in ("pow", "neg"):
+    if not isinstance(kernel, np.ufunc) or name in NOT_ON_ITSELF:
 
         def stored(x: Array, *others: Any) -> Array:
             return store(x, kernel(x, *others), f"{name}_")

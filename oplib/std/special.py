@@ -21,7 +21,7 @@ from ..prims import mask
 from ..shapes import TensorSpec
 from ..tensor.tensor import Tensor
 from .declare import Rule, composite, declare, inexact, inexact_dtype, ufunc_spec
-from .elementwise import where, zeros
+from .elementwise import declare_binary, where, zeros
 
 __all__ = ["BINARY", "UNARY", "erf", "logaddexp"]
 
@@ -67,20 +67,7 @@ BINARY: Final[dict[str, tuple[np.ufunc, Rule, Rule]]] = {
 """Functions of two real tensors: name -> (ufunc, rule for x, rule for y)."""
 
 
-def _declare_binary(name: str, ufunc: np.ufunc, x_rule: Rule, y_rule: Rule) -> Operator[..., Any]:
-    op = declare(
-        f"{name}(Tensor x, Tensor y) -> Tensor",
-        f"`numpy.{ufunc.__name__}` of elements that broadcast against each other.",
-        "pointwise",
-        "flexible_layout",
-    )
-    op.register_kernel("cpu", ufunc)
-    op.register_fake(lambda x, y: ufunc_spec(ufunc, x, y))
-    op.register_vjp(x=x_rule, y=y_rule)
-    return op
-
-
-_made: Final = {name: _declare_binary(name, *entry) for name, entry in BINARY.items()}
+_made: Final = {name: declare_binary(name, *entry) for name, entry in BINARY.items()}
 logaddexp: Final = _made["logaddexp"]
 
 

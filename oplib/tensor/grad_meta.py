@@ -35,6 +35,7 @@ __all__ = [
     "move_retained",
     "new_leaf_meta",
     "new_meta",
+    "new_view_record",
     "require_callable",
     "watch_retained",
 ]
@@ -396,22 +397,19 @@ class ViewRecord:
 
     __slots__ = ("epoch", "family", "no_grad", "opaque", "split")
 
-    def __init__(self, family: Family, no_grad: bool = False, opaque: str = "") -> None:
-        self.family = family
-        self.epoch = family.epoch
-        self.no_grad = no_grad
-        self.opaque = opaque
-        self.split: Any = None
+    family: Family
+    epoch: int
+    no_grad: bool
+    opaque: str
+    split: Any
 
 
 # ---------------------------------------------------------------------- making records
 
-_new: Final = object.__new__
-
 
 def new_meta(node: GradNode, position: int, shape: tuple[int, ...], dtype: Any) -> AutogradMeta:
     """Return the meta of one output of a node."""
-    meta = _new(AutogradMeta)
+    meta = AutogradMeta()
     meta.grad_node = node
     meta.position = position
     meta.shape = shape
@@ -422,7 +420,7 @@ def new_meta(node: GradNode, position: int, shape: tuple[int, ...], dtype: Any) 
 
 def new_leaf_meta(shape: tuple[int, ...], dtype: Any, leaf: Any) -> AutogradMeta:
     """Return the meta of a leaf with a fresh AccumulationNode."""
-    node = _new(AccumulationNode)
+    node = AccumulationNode()
     node.grad = None
     node.hooks = None
     node.post_hooks = None
@@ -431,13 +429,24 @@ def new_leaf_meta(shape: tuple[int, ...], dtype: Any, leaf: Any) -> AutogradMeta
     node.leaf = weakref.ref(leaf)
     node.shapes = shape
     node.dtypes = dtype
-    meta = _new(AutogradMeta)
+    meta = AutogradMeta()
     meta.grad_node = node
     meta.position = 0
     meta.shape = shape
     meta.dtype = dtype
     meta.retained = None
     return meta
+
+
+def new_view_record(family: Family, no_grad: bool = False, opaque: str = "") -> ViewRecord:
+    """Return the record of a handle that joins a family as it is now."""
+    record = ViewRecord()
+    record.family = family
+    record.epoch = family.epoch
+    record.no_grad = no_grad
+    record.opaque = opaque
+    record.split = None
+    return record
 
 
 def move_retained(new: AutogradMeta, old: AutogradMeta) -> None:

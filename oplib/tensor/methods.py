@@ -1,7 +1,7 @@
 """Which operator each method of `Tensor` calls, as a table.
 
 A method *is* the operator's bind function: the first call of a method replaces itself by it, so a
-method call costs what the operator call costs. The same table gives the functions of `oplib`.
+method call costs what the operator call costs.
 
 Imports floors 0 to 2, `tensor.py`.
 """
@@ -15,16 +15,15 @@ from ..dispatch import ledger, registry
 from .tensor import Tensor
 
 __all__ = [
-    "FUNCTIONS",
     "IN_PLACE",
     "LATE",
     "METHODS",
     "NAMED",
+    "NOT_ON_ITSELF",
     "REFLECTED",
     "SIZED",
     "install_method",
     "install_methods",
-    "operator_function",
 ]
 
 METHODS: Final[dict[str, str]] = {
@@ -60,6 +59,8 @@ METHODS: Final[dict[str, str]] = {
     "__ifloordiv__": "floor_divide_",
     "__imod__": "remainder_",
     "__ipow__": "pow_",
+    # a property
+    "T": "transpose",
 }
 """Special methods by operator; the other methods carry their operator's own name."""
 
@@ -74,6 +75,10 @@ _BINARY: Final = (
 
 IN_PLACE: Final = (*_UNARY, *_BINARY, "clamp")
 """Elementwise operators with a form that writes, named ``name_`` and derived from ``name``."""
+
+NOT_ON_ITSELF: Final = ("neg", "pow")
+"""Those whose ufunc is not run on its own operand: an int power can fail half-way, and NumPy 2.4's
+negative goes wrong there for some strides."""
 
 NAMED: Final[tuple[str, ...]] = (
     *IN_PLACE,
@@ -125,25 +130,6 @@ REFLECTED: Final[dict[str, str]] = {
 }
 """Reflected special methods: the operator gets its arguments swapped."""
 
-FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {}
-"""Function name -> trampoline, for `oplib.<name>`; made on demand by `operator_function`."""
-
-
-def operator_function(name: str) -> Callable[..., Any]:
-    """Return a function that calls ``std::name`` and finds the operator at its first call."""
-    found = FUNCTIONS.get(name)
-    if found is None:
-        found = FUNCTIONS[name] = _trampoline(name)
-    return found
-
-
-def _trampoline(name: str) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return registry.packet("std", name)(*args, **kwargs)
-
-    call.__name__ = call.__qualname__ = name
-    return call
-
 
 def install_method(name: str, function: Callable[..., Any]) -> None:
     """Make a function of several operators a method, in place of its `LATE` entry."""
@@ -165,20 +151,25 @@ def install_methods() -> None:
         _install_late(method, name)
     for function in (_conj, _contiguous, _new_full):
         setattr(Tensor, function.__name__.removeprefix("_"), function)
-    for name, getter in {"T": _T, "mT": _mT, "real": _real, "imag": _imag}.items():
+    for name, getter in {"mT": _mT, "real": _real, "imag": _imag}.items():
         setattr(Tensor, name, property(getter))
 
 
 def _install(method: str, name: str) -> None:
     """Install a method that replaces itself by the operator's bind when it is first called."""
+    kind: Callable[..., Any] = property if method == "T" else _itself
 
     def first_call(*args: Any, **kwargs: Any) -> Any:
         function = registry.packet("std", name).single.bind()
-        setattr(Tensor, method, function)
+        setattr(Tensor, method, kind(function))
         return function(*args, **kwargs)
 
     first_call.__name__ = method
-    setattr(Tensor, method, first_call)
+    setattr(Tensor, method, kind(first_call))
+
+
+def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
 
 
 def _install_reflected(method: str, name: str) -> None:
@@ -246,36 +237,31 @@ def _conj(self: Tensor) -> Tensor:
     """Return the complex conjugate; a real tensor is its own."""
     if self.array.dtype.kind != "c":
         return self
-    return operator_function("conj")(self)  # type: ignore[no-any-return]
+    return registry.packet("std", "conj")(self)  # type: ignore[no-any-return]
 
 
 def _contiguous(self: Tensor) -> Tensor:
     """Return the tensor itself if it is C-contiguous, else a copy that is."""
-    return self if self.is_contiguous() else operator_function("contiguous")(self)
+    return self if self.is_contiguous() else registry.packet("std", "contiguous")(self)
 
 
 def _new_full(self: Tensor, size: Any, value: Any, *, dtype: Any = None) -> Tensor:
     """Return a tensor filled with a number, on the device and by default in the dtype of this."""
-    return operator_function("new_full")(self, size, value, dtype=dtype)  # type: ignore[no-any-return]
+    return registry.packet("std", "new_full")(self, size, value, dtype=dtype)  # type: ignore[no-any-return]
 
 
 def _real(self: Tensor) -> Tensor:
     """Return the real part, a view; of a real tensor the tensor itself."""
     if self.array.dtype.kind != "c":
         return self
-    return operator_function("real")(self)  # type: ignore[no-any-return]
+    return registry.packet("std", "real")(self)  # type: ignore[no-any-return]
 
 
 def _imag(self: Tensor) -> Tensor:
     """Return the imaginary part, a view; of a real tensor fresh zeros."""
-    return operator_function("imag")(self)  # type: ignore[no-any-return]
-
-
-def _T(self: Tensor) -> Tensor:  # noqa: N802
-    """Return the tensor with its axes reversed, a view."""
-    return operator_function("transpose")(self)  # type: ignore[no-any-return]
+    return registry.packet("std", "imag")(self)  # type: ignore[no-any-return]
 
 
 def _mT(self: Tensor) -> Tensor:  # noqa: N802
     """Return the tensor with its last two axes swapped, a view."""
-    return operator_function("swapaxes")(self, -1, -2)  # type: ignore[no-any-return]
+    return registry.packet("std", "swapaxes")(self, -1, -2)  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 ``np.exp(t)`` calls the operator of that name where there is one and records gradients; a ufunc
 without an operator is refused rather than silently computed outside the graph.
 
-Imports floors 0 to 2, `tensor.py`, `methods.py`.
+Imports floors 0 to 2, `tensor.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 
 from .. import _state
 from .._text import short_repr
+from ..dispatch import registry
 from ..dispatch.keys import CONSTANT, CPU, META, WEAK
 from ..dispatch.lifting import ARRAYS, LIFTERS
 from ..errors import ArgumentError, AutogradError
-from .methods import operator_function
 from .storage import storage_of_array
 from .tensor import (
     Tensor,
+    blank_tensor,
     introduce,
     settle_apart,
     tensor_from_array,
@@ -158,7 +159,7 @@ def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwa
             f"{what}{extra} has no operator for Tensors; "
             "call it on x.numpy() (no gradient), or define an operator for it"
         )
-    return operator_function(name)(*inputs)
+    return registry.packet("std", name)(*inputs)
 
 
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
@@ -215,7 +216,7 @@ def _lift_array(array: np.ndarray[Any, Any]) -> Tensor:
     """Return the constant that an array beside a Tensor stands for; it shares memory."""
     if array.dtype.kind not in "fcbiu":
         _check_numbers(array)
-    tensor: Tensor = object.__new__(Tensor)
+    tensor = blank_tensor()
     tensor.array = array
     tensor._keys = CPU | CONSTANT
     tensor.autograd_meta = tensor._view = None

@@ -13,6 +13,7 @@ from ..dispatch.operator import Operator
 from ..errors import AliasError
 from .geometry import Geometry, self_overlap
 from .meta_array import MetaArray
+from .storage import is_read_only
 from .tensor import Tensor
 
 __all__ = ["check_destination"]
@@ -25,7 +26,7 @@ def check_destination(op: Operator[..., Any], name: str, tensor: Tensor) -> None
     """
     array = tensor.array
     if isinstance(array, np.ndarray):
-        readonly = not array.flags.writeable
+        readonly = is_read_only(array, tensor._storage)
         geometry = Geometry(array.dtype, array.shape, array.strides)
     elif isinstance(array, MetaArray):
         readonly, geometry = array.readonly, array.geometry

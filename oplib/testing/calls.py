@@ -118,18 +118,14 @@ class Call:
         return [(name, leaf) for name, leaf in self.leaves if isinstance(leaf, Tensor)]
 
     @property
-    def generators(self) -> list[np.random.Generator]:
-        """The random generators among the leaves."""
-        return [leaf for _, leaf in self.leaves if isinstance(leaf, np.random.Generator)]
-
-    @property
     def is_random(self) -> bool:
         """Whether equal calls may differ: tagged so, or random without a generator."""
         op = self.subject.op
         if op is None:
             return False
         random = RANDOM in op.effects or "nondeterministic_seeded" in op.tags
-        return "nondeterministic" in op.tags or (random and not self.generators)
+        given = any(isinstance(leaf, np.random.Generator) for _, leaf in self.leaves)
+        return "nondeterministic" in op.tags or (random and not given)
 
     @property
     def inexact(self) -> list[tuple[str, Tensor]]:
@@ -179,14 +175,10 @@ class Call:
     def run(self) -> Outcome:
         """Call the subject on these very arguments."""
         with quietly():
-            return self.run_loudly()
-
-    def run_loudly(self) -> Outcome:
-        """Run without touching the filters of warnings, which threads share."""
-        try:
-            return Outcome(self, self.subject.function(*self.args, **self.kwargs))
-        except Exception as error:  # whatever the operator raises is the outcome
-            return Outcome(self, None, error)
+            try:
+                return Outcome(self, self.subject.function(*self.args, **self.kwargs))
+            except Exception as error:  # whatever the operator raises is the outcome
+                return Outcome(self, None, error)
 
     # ------------------------------------------------------------------ text
 

@@ -23,6 +23,7 @@ from ..errors import ArgumentError, OpCheckError
 from ..tensor.storage import owner_of
 from ..tensor.tensor import Tensor
 from .calls import Call, Subject
+from .checks.agreement import ARGUMENTS, LAYOUT, PICKLE, PROVIDERS, THREADS
 from .checks.alias import ALIAS
 from .checks.determinism import DETERMINISM
 from .checks.fake import DTYPES_CHECK, FAKE_CHECK
@@ -30,7 +31,6 @@ from .checks.functional import FUNCTIONAL_CHECK
 from .checks.gradient import GRADIENT_CHECK, SECOND_GRADIENT
 from .checks.mutation import MUTATION
 from .checks.schema import SCHEMA
-from .checks.variants import ARGUMENTS, LAYOUT, PICKLE, PROVIDERS, THREADS
 from .compare import Array
 from .memory import address_of
 from .report import CheckResult, Failure, OpCheckReport
@@ -151,8 +151,8 @@ CHECKS: Final[Mapping[str, Check]] = {
         SECOND_GRADIENT,
         DETERMINISM,
         FUNCTIONAL_CHECK,
-        DTYPES_CHECK,
         LAYOUT,
+        DTYPES_CHECK,
         ARGUMENTS,
         PROVIDERS,
         THREADS,
@@ -161,7 +161,9 @@ CHECKS: Final[Mapping[str, Check]] = {
 }
 """The checks by name, in the order in which they run."""
 
-FOR_LAYERS: Final = ("mutation", "gradient", "second_gradient", "determinism", "layout", "threads")
+FOR_LAYERS: Final = (
+    *("mutation", "gradient", "second_gradient", "determinism", "layout", "threads"),
+)
 """The checks that need no schema, so that they apply to a PyLayer."""
 
 KEPT: Final = 3

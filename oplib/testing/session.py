@@ -11,14 +11,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from ..dispatch.facets import SAMPLES
-from ..dispatch.tags import RANDOM
 from ..errors import AliasError, ArgumentError, ReturnError
 from ..tensor.tensor import Tensor, tensor_from_array
 from .calls import Call, Outcome, Subject, has_fakes
 from .compare import Mismatch, compare_arrays, differences
 from .sampling import derived, invented, redrawn
 
-__all__ = ["Check", "Compare", "Problem", "Session", "Trial", "Where", "unrepeatable"]
+__all__ = ["Check", "Compare", "Problem", "Session", "Trial", "Where"]
 
 
 DRAWS: Final = 3
@@ -135,16 +134,10 @@ class Session:
     # ------------------------------------------------------------------ comparison
 
     def mismatch(
-        self,
-        check: str,
-        actual: Outcome,
-        expected: Outcome,
-        got: Sequence[tuple[str, Any]] | None = None,
-        want: Sequence[tuple[str, Any]] | None = None,
+        self, check: str, actual: Outcome, expected: Outcome
     ) -> tuple[str, Mismatch] | None:
-        """Return the first result (or other named value) that differs, and how."""
-        got = actual.leaves if got is None else got
-        want = expected.leaves if want is None else want
+        """Return the first result that differs between two outcomes, and how."""
+        got, want = actual.leaves, expected.leaves
         if [name for name, _ in got] != [name for name, _ in want]:
             names = ", ".join(name for name, _ in want), ", ".join(name for name, _ in got)
             return "results", Mismatch("", "structure", *names)
@@ -199,15 +192,6 @@ class Trial:
             if call.kind in (kinds or self.check.kinds) and not has_fakes(call):
                 self.run += 1
                 yield call
-
-
-def unrepeatable(session: Session) -> str:
-    """Return why two runs of the operator may differ, or ``""``."""
-    op = session.subject.op
-    if op is not None and "nondeterministic" in op.tags:
-        return "tagged nondeterministic"
-    random = any(call.generators for call in session.samples) or (op and RANDOM in op.effects)
-    return "takes a random generator" if random else ""
 
 
 def blames_result(error: Exception) -> bool:

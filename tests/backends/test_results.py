@@ -148,7 +148,34 @@ def test_a_read_only_result_comes_back_writable(lib: oplib.Library) -> None:
         result.flags.writeable = False
         return result
 
-    assert define(lib, "f(Tensor x) -> Tensor", kernel)(X).numpy().flags.writeable
+    op = define(lib, "f(Tensor x) -> Tensor", kernel)
+    assert op(X).numpy().flags.writeable
+    np.testing.assert_array_equal(op(X).add_(1).numpy(), X.numpy() + 2)
+    result = op(X)
+    result[1:].add_(1)
+    assert result.tolist() == [X.tolist()[0] + 1, *(value + 2 for value in X.tolist()[1:])]
+
+
+def test_a_read_only_result_is_written_by_a_program_and_as_a_fake(lib: oplib.Library) -> None:
+    def kernel(x: Any) -> Any:
+        result = x + 1
+        result.flags.writeable = False
+        return result
+
+    op = define(lib, "f(Tensor x) -> Tensor", kernel)
+    made = op(X)
+    oplib.functionalize(lambda x: x.add_(1))(made)
+    np.testing.assert_array_equal(made.numpy(), X.numpy() + 2)
+    oplib.FakeTensorMode().from_tensor(op(X)).add_(1)
+
+
+def test_a_read_only_array_of_the_caller_stays_read_only(lib: oplib.Library) -> None:
+    array = np.arange(4.0)
+    array.flags.writeable = False
+    for tensor in (oplib.from_numpy(array), oplib.from_numpy(array[:2])):
+        with pytest.raises(oplib.AliasError, match="read-only"):
+            tensor.add_(1)
+    assert not array.flags.writeable
 
 
 @pytest.mark.parametrize("kernel", [lambda x: x[::2], lambda x: x, lambda x: x.reshape(2, 2)])

@@ -14,11 +14,28 @@ import numpy as np
 
 import oplib
 from oplib import Tensor
-from oplib.graph import verify
+from oplib.graph import (
+    constant_folding,
+    cse,
+    dead_code,
+    peepholes,
+    reinplace,
+    run_passes,
+    verify,
+    without_history,
+)
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.program import Broken, Program, Runner
 
-__all__ = ["MODES", "Observation", "check", "check_guards", "observe", "seed_of"]
+__all__ = [
+    "MODES",
+    "Observation",
+    "check",
+    "check_beside_capture",
+    "check_guards",
+    "observe",
+    "seed_of",
+]
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Callable[..., Any], Program, Sequence[Tensor]], Any]
@@ -60,9 +77,30 @@ def _functionalized_inside(
     return _captured(oplib.functionalize(function), program, inputs)
 
 
+FUNCTIONAL = (constant_folding, peepholes, dead_code, cse)
+BUFFERS = (without_history, *FUNCTIONAL, reinplace, dead_code)
+
+
+def _after_passes(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
+    made = oplib.capture(function, *program.layout.make(97).tensors)
+    graph = run_passes(made.graph, FUNCTIONAL if program.is_differentiated else BUFFERS)
+    return made.with_graph(graph)(*inputs)
+
+
+def _compiled(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
+    compiled = oplib.compile(function)
+    examples = program.layout.make(96)
+    compiled(*examples.tensors)
+    result = compiled(*inputs)
+    assert len(compiled.programs) <= 1, "its own guards did not hold"
+    return result
+
+
 MODES: dict[str, Call] = {
     "functionalize": _functionalized,
     "capture": _captured,
+    "passes": _after_passes,
+    "compile": _compiled,
     "functionalize twice": _twice,
     "capture in functionalize": _captured_inside,
     "functionalize in capture": _functionalized_inside,
@@ -177,6 +215,15 @@ def check(program: Program, modes: Sequence[str], seeds: Sequence[int] = (0, 1))
             if difference:
                 return f"{mode}, contents {seed}: {difference}"
     return ""
+
+
+def check_beside_capture(program: Program, mode: str) -> str:
+    """Return how a mode that begins with a capture differs from eager code where capture does not.
+
+    What capture itself gets wrong is found by its own test.
+    """
+    difference = check(program, [mode])
+    return "" if difference and check(program, ["capture"]) else difference
 
 
 def check_guards(program: Program) -> str:

@@ -66,6 +66,17 @@ class Program:
             lines.append(f"    {'    ' * inside}{step.text}")
         return "\n".join([*lines, f"    return [{', '.join(self.results)}]"])
 
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether a gradient may be recorded anywhere."""
+        kinds = {buffer.kind for buffer in self.layout.buffers}
+        return kinds != {"plain"} or any("grad" in step.text for step in self.steps)
+
+    def without_gradients(self) -> Program:
+        """Return the program on inputs of which none requires grad."""
+        buffers = tuple(replace(each, kind="plain") for each in self.layout.buffers)
+        return replace(self, layout=replace(self.layout, buffers=buffers))
+
     def without(self, start: int, count: int) -> Program:
         """Return the program without some steps."""
         return replace(self, steps=self.steps[:start] + self.steps[start + count :])

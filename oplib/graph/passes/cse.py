@@ -1,23 +1,19 @@
 """Common subexpressions: computes equal things once.
 
-Imports `manager.py`, `../ir.py`, `../literals.py`. The last file of `oplib/graph/`.
+Imports `manager.py`, `../ir.py`, `../literals.py`. Read next: `constant_folding.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import Any
 
-from ..._tree import leaves
 from ..ir import Call, Constant, Functionalized, Graph, Node, defined_values, substitute
 from ..literals import array_digest, literal_key
 from ..values import Digest, Reference, Value
-from .manager import graph_pass
+from .manager import graph_pass, is_repeatable, referenced
 
 __all__ = ["cse"]
-
-_NONDETERMINISTIC: Final = {"nondeterministic", "nondeterministic_seeded"}
-_UNINITIALISED: Final = {"std::empty", "std::empty_like", "std::empty_strided", "std::new_empty"}
 
 
 @graph_pass(accepts=("functional", "joint"))
@@ -32,7 +28,7 @@ def cse(graph: Graph) -> Graph:
     value that a reference names has a buffer of its own and is left alone, and two results that
     become one value are still two results. May change the number of nodes and names. Idempotent.
     """
-    pinned = _referenced(graph)
+    pinned = referenced(graph)
     kept: list[Node] = []
     first: dict[Hashable, Node] = {}
     merged: dict[Value, Value] = {}
@@ -50,15 +46,6 @@ def cse(graph: Graph) -> Graph:
     return Graph(graph.name, tuple(kept)) if merged else graph
 
 
-def _referenced(graph: Graph) -> set[Value]:
-    """Return the values whose memory somebody sees, not only their contents."""
-    found: set[Value] = {node.reference.value for node in graph.rebinds}
-    for node in (*graph.calls, graph.output):
-        trees = node.arguments if isinstance(node, Call | Functionalized) else node.results
-        found.update(leaf.value for leaf in leaves(trees) if isinstance(leaf, Reference))
-    return found
-
-
 def _key(node: Node) -> Hashable:
     """Return what equal nodes have in common, or None for a node that merges with no other."""
     if isinstance(node, Constant):
@@ -67,7 +54,7 @@ def _key(node: Node) -> Hashable:
     if not isinstance(node, Call | Functionalized):
         return None
     op = node.op
-    if op.effects or _NONDETERMINISTIC.intersection(op.tags) or op.qualname in _UNINITIALISED:
+    if not is_repeatable(op):
         return None
     metas = tuple(value.meta for value in defined_values(node))
     return type(node), op, _argument_key(node.arguments), node.flags, metas

@@ -11,16 +11,38 @@ from __future__ import annotations
 import graphlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from ..._tree import leaves
+from ...dispatch.operator import Operator
 from ...errors import CaptureError
 from ..invariants import DIALECTS, Dialect
-from ..ir import Graph
+from ..ir import Call, Functionalized, Graph
+from ..values import Reference, Value
 from ..verify import verify
 
-__all__ = ["Pass", "graph_pass", "run_passes"]
+__all__ = ["Pass", "graph_pass", "is_repeatable", "referenced", "run_passes"]
 
 Transform: TypeAlias = Callable[[Graph], Graph]
+
+_NONDETERMINISTIC: Final = {"nondeterministic", "nondeterministic_seeded"}
+_UNINITIALISED: Final = {"std::empty", "std::empty_like", "std::empty_strided", "std::new_empty"}
+
+
+def is_repeatable(op: Operator[..., Any]) -> bool:
+    """Return whether equal arguments give equal results and nothing else happens."""
+    return not (
+        op.effects or _NONDETERMINISTIC.intersection(op.tags) or op.qualname in _UNINITIALISED
+    )
+
+
+def referenced(graph: Graph) -> set[Value]:
+    """Return the values whose memory somebody sees, not only their contents."""
+    found: set[Value] = {node.reference.value for node in graph.rebinds}
+    for node in (*graph.calls, graph.output):
+        trees = node.arguments if isinstance(node, Call | Functionalized) else node.results
+        found.update(leaf.value for leaf in leaves(trees) if isinstance(leaf, Reference))
+    return found
 
 
 @dataclass(frozen=True, slots=True, repr=False)

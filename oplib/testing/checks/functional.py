@@ -26,7 +26,7 @@ from ...tensor.tensor import Tensor, tensor_from_array
 from ..calls import Call, quietly, user_traceback
 from ..compare import Array, Mismatch
 from ..memory import copy_tree
-from ..session import Check, Problem, Trial, Where, unrepeatable
+from ..session import Check, Problem, Session, Trial, Where
 from .fake import agrees
 
 __all__ = ["FUNCTIONAL_CHECK", "Scenario", "scenarios"]
@@ -180,6 +180,17 @@ def _two_views(target: int, twin: int, shift: int, length: int) -> Body:
 
 SAMPLES: Final = 5
 """How many samples programs are made of: capturing costs most."""
+
+
+def _unable(session: Session) -> str:
+    op = session.subject.op
+    assert op is not None
+    if "nondeterministic" in op.tags:
+        return "tagged nondeterministic"
+    random = any(
+        isinstance(leaf, np.random.Generator) for call in session.samples for _, leaf in call.leaves
+    )
+    return "takes a random generator" if random else ""
 
 
 def _examine(trial: Trial) -> Iterator[Problem]:
@@ -381,4 +392,4 @@ def _graph_problem(trial: Trial, call: Call, scenario: Scenario) -> Problem | No
     return None
 
 
-FUNCTIONAL_CHECK: Final = Check("functional", ("given", "option", "layout"), _examine, unrepeatable)
+FUNCTIONAL_CHECK: Final = Check("functional", ("given", "option", "layout"), _examine, _unable)
