@@ -46,7 +46,8 @@ def _lengths(inputs: Sequence[str], operands: Sequence[Any]) -> dict[str, Any]:
     lengths: dict[str, Any] = {}
     if len(inputs) != len(operands):
         raise ArgumentError(
-            f"std::einsum: {', '.join(inputs)} are {len(inputs)} operands, {len(operands)} are given"
+            f"std::einsum: {','.join(inputs)!r} names {len(inputs)} operands, "
+            f"{len(operands)} are given"
         )
     for labels, operand in zip(inputs, operands, strict=True):
         for label, length in zip(labels, operand.shape, strict=True):
