@@ -81,7 +81,7 @@ for _name, _wrap in _ROWS.items():
         _setup = _chain_case(_size, _wrap)
         _setup.__name__ = f"{_name}_chain_{_label}"
         _title = f"{_name}: chain of 20 on {_label} elements, per operator"
-        case(_title, (1.0 if _name == "compiled" else 2.0) + _size * 1e-3, per=OPERATORS)(_setup)
+        case(_title, (1.0 if _name == "compiled" else 2.0) + _size * 4e-3, per=OPERATORS)(_setup)
     _setup = _mlp_case(_wrap)
     _setup.__name__ = f"{_name}_mlp"
-    case(f"{_name}: gradients of a network with one hidden layer", 250.0)(_setup)
+    case(f"{_name}: gradients of a network with one hidden layer", 400.0)(_setup)

@@ -29,7 +29,9 @@ of it (``oplib.exp``), looked up in namespace ``std`` when first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import autograd, meta, std
@@ -95,20 +97,6 @@ from .schema import (
     register_opaque_type,
 )
 from .shapes import TensorSpec, result_type
-from .std.creation import (
-    arange,
-    empty,
-    empty_like,
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    tensor,
-    zeros,
-    zeros_like,
-)
 from .tensor import methods, protocols
 from .tensor.protocols import from_numpy
 from .tensor.tensor import Tensor, engine
@@ -118,6 +106,20 @@ if TYPE_CHECKING:
     from .program.capture import capture
     from .program.compile import compile
     from .program.program import Program
+    from .std.creation import (
+        arange,
+        empty,
+        empty_like,
+        eye,
+        full,
+        full_like,
+        linspace,
+        ones,
+        ones_like,
+        tensor,
+        zeros,
+        zeros_like,
+    )
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -228,7 +230,14 @@ def functionalize(function: F) -> F:
     return run.functionalize(function)  # type: ignore[no-any-return]
 
 
-_LAZY: Final = {"Program": "program", "capture": "program", "compile": "program"}
+_CREATION: Final = (
+    *("arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "ones"),
+    *("ones_like", "tensor", "zeros", "zeros_like"),
+)
+_LAZY: Final = {
+    **dict.fromkeys(("Program", "capture", "compile"), "program"),
+    **dict.fromkeys(_CREATION, "std.creation"),
+}
 """Names that live in packages most programs never load (a third of the import time)."""
 
 
@@ -257,6 +266,10 @@ def _install() -> None:
     protocols.install_protocols()
     register_annotation(Tensor, TensorType(), "tensor")
     ledger.DEFINITION_LISTENERS.append(_forget)
+    # The function `tensor` has the name of a package: ``import oplib.tensor.geometry as g`` looks
+    # its modules up on the function.
+    package = sys.modules[f"{__name__}.tensor"]
+    vars(tensor).update((n, m) for n, m in vars(package).items() if isinstance(m, ModuleType))
 
 
 def _forget(qualname: str) -> None:
@@ -288,3 +301,4 @@ def __dir__() -> list[str]:
 
 
 _install()
+del globals()["tensor"]  # the package, which importing its modules put in the function's place

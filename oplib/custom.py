@@ -209,6 +209,8 @@ def _facets(
 def _dressed(op: AnyOperator, function: Any) -> AnyOperator:
     """Give an operator the name, docstring, module and signature of its function."""
     functools.update_wrapper(op, function)
+    if not op.__doc__:
+        del op.__doc__  # that of an operator says what is registered on it
     try:
         op.__signature__ = inspect.signature(function)
     except (TypeError, ValueError):

@@ -1,15 +1,16 @@
 """What is registered on an operator that exists: ``register_*``.
 
 Every function takes an operator, a qualified name, what `define` returned, or a packet of one
-overload; each is also a method of `Operator` without that argument. Used as a decorator it returns
-the function it decorates. It validates first and commits last, remembers the file:line it was
-called from, and what it made is in ``op.registrations`` and can be removed.
+overload; each is also a method of `Operator` without that argument. Called with a function it
+returns the registration, which can be removed; as a decorator it returns the function. It validates
+first and commits last, and remembers the file:line it was called from.
 
 Imports floors 0 to 3, `kernels.py`. Read next: `library.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -87,14 +88,28 @@ def commit(
     return made
 
 
-def _decorator(fn: Any, register: Callable[[Any], Any]) -> Any:
-    """Register `fn` and return it, or return a decorator that does."""
+def _register(
+    op: OpLike,
+    fn: Any,
+    facets: Callable[[AnyOperator, Any], Sequence[Facet]],
+    lib: Scope | None,
+    override: bool,
+) -> Any:
+    """Register the facets that `fn` is and return the registration, or a decorator that does."""
+    source = calling_source()
+
+    def register(function: Any) -> list[Registration]:
+        operator = registry.resolve(op)
+        return commit(operator, facets(operator, function), source, lib, override)
 
     def decorate(function: F) -> F:
         register(function)
         return function
 
-    return decorate if fn is None else decorate(fn)
+    if fn is None:
+        return decorate
+    made = register(fn)
+    return made[0] if len(made) == 1 else made
 
 
 # ---------------------------------------------------------------------- kernels and shapes
@@ -145,18 +160,12 @@ def register_kernel(
     ...     norm(oplib.tensor([3.0, 4.0]))
     Tensor(5.)
     """
-    source = calling_source()
 
-    def register(function: Callable[..., Any]) -> list[Registration]:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         keys = [COMPOSITE_EXPLICIT] if devices is None else kernel_keys(devices)
-        facets = [kernel_facet(operator.schema, function, key, options) for key in keys]
-        return commit(operator, facets, source, lib, override)
+        return [kernel_facet(operator.schema, function, key, options) for key in keys]
 
-    if fn is None:
-        return _decorator(None, register)
-    made = register(fn)
-    return made[0] if len(made) == 1 else made
+    return _register(op, fn, facets, lib, override)
 
 
 def register_fake(
@@ -173,13 +182,11 @@ def register_fake(
     ``x.new_empty`` and the functions of `oplib.shapes`; or it is one of the shape rules there, such
     as ``like("x")``. It reads no values, writes nothing, and returns no argument.
     """
-    source = calling_source()
 
-    def register(function: Any) -> None:
-        operator = registry.resolve(op)
-        commit(operator, [fake_facet(operator.schema, function)], source, lib, override)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        return [fake_facet(operator.schema, function)]
 
-    return _decorator(fn, register)
+    return _register(op, fn, facets, lib, override)
 
 
 # ---------------------------------------------------------------------- gradients
@@ -208,10 +215,6 @@ def register_vjp(
     For an operator that writes, an argument's name means its value before the call and
     ``new_<name>`` the value after; the rule is that of the functional twin.
 
-    Returns
-    -------
-    Registration for rules per argument; a single function is returned as it is
-
     Examples
     --------
     >>> import numpy as np, oplib
@@ -224,7 +227,6 @@ def register_vjp(
     ...     x.grad
     Tensor([5.])
     """
-    source = calling_source()
     if isinstance(fn, Mapping):
         per_argument, fn = {**fn, **per_argument}, None
     if fn is not None and per_argument:
@@ -232,13 +234,12 @@ def register_vjp(
             "register_vjp takes one function for all arguments, or one for each"
         )
 
-    def register(fused: Any) -> Registration:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        fused = None if per_argument else function
         rule = named_rule(operator.schema, fused, per_argument, materialize_grads)
-        function = dict(per_argument) if fused is None else fused
-        return commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)[0]
+        return [Facet(GRADIENT, function, rule)]
 
-    return register(None) if per_argument else _decorator(fn, register)
+    return _register(op, dict(per_argument) or fn, facets, lib, override)
 
 
 def register_autograd(
@@ -256,14 +257,11 @@ def register_autograd(
     needs: ``ctx.save_for_backward(...)``, attributes. `backward` gets one gradient per return and
     gives one per tensor argument, one per argument (None for the others), or a dict by name.
     """
-    source = calling_source()
 
-    def register(function: Callable[..., Any]) -> None:
-        operator = registry.resolve(op)
-        rule = ctx_rule(operator.schema, function, setup_context)
-        commit(operator, [Facet(GRADIENT, function, rule)], source, lib, override)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        return [Facet(GRADIENT, function, ctx_rule(operator.schema, function, setup_context))]
 
-    return _decorator(backward, register)
+    return _register(op, backward, facets, lib, override)
 
 
 # ---------------------------------------------------------------------- writes, views, samples
@@ -284,19 +282,16 @@ def register_functional(
     results, then one new value per written argument. ``pre_state=True`` states that the in-place
     kernel computes from the state before the call.
     """
-    source = calling_source()
 
-    def register(function: Any) -> None:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         if not operator.schema.is_mutable:
             raise RegistrationError(f"{operator.qualname} writes nothing; a twin has no effect")
         is_operator = isinstance(function, str | Operator | OperatorPacket | Registration)
         callee = registry.resolve(function) if is_operator else function
         _check_twin(operator.schema, callee)
-        facet = Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))
-        commit(operator, [facet], source, lib, override)
+        return [Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))]
 
-    return _decorator(twin, register)
+    return _register(op, twin, facets, lib, override)
 
 
 def _check_twin(schema: FunctionSchema, twin: Any) -> None:
@@ -336,10 +331,8 @@ def register_view(
     op: OpLike, rule: Any = None, /, *, lib: Scope | None = None, override: bool = False
 ) -> Any:
     """Register the geometry of a view operator: ``rule(geometry, *others) -> Geometry``."""
-    source = calling_source()
 
-    def register(function: Any) -> None:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         if not operator.schema.is_view:
             raise RegistrationError(
                 f"{operator.qualname} is no view operator; declare it: Tensor(a) x -> Tensor(a)"
@@ -347,23 +340,21 @@ def register_view(
         count = len(operator.schema.arguments)
         meaning = f"a geometry and the other {count - 1} arguments, by position"
         _require_positional(operator, function, "view rule", count, meaning)
-        commit(operator, [Facet(VIEW_RULE, function, function)], source, lib, override)
+        return [Facet(VIEW_RULE, function, function)]
 
-    return _decorator(rule, register)
+    return _register(op, rule, facets, lib, override)
 
 
 def register_samples(
     op: OpLike, fn: Any = None, /, *, lib: Scope | None = None, override: bool = False
 ) -> Any:
     """Register a function that yields ``(args, kwargs)`` of valid calls, for `opcheck`."""
-    source = calling_source()
 
-    def register(function: Any) -> None:
-        operator = registry.resolve(op)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         _require_positional(operator, function, "samples", 0, "no argument")
-        commit(operator, [Facet(SAMPLES, function, function)], source, lib, override)
+        return [Facet(SAMPLES, function, function)]
 
-    return _decorator(fn, register)
+    return _register(op, fn, facets, lib, override)
 
 
 def register_autocast(
@@ -418,7 +409,10 @@ def _require_positional(
 
 
 def install_operator_methods() -> None:
-    """Make every ``register_*`` a method of `Operator`, without its first argument."""
+    """Make every ``register_*`` a method of `Operator`, without its first argument.
+
+    Given a function and nothing else, a method is a bare decorator and returns the function.
+    """
     for function in (
         register_kernel,
         register_fake,
@@ -429,4 +423,14 @@ def install_operator_methods() -> None:
         register_samples,
         register_autocast,
     ):
-        setattr(Operator, function.__name__, function)
+        setattr(Operator, function.__name__, _method(function))
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def method(op: AnyOperator, /, *args: Any, **kwargs: Any) -> Any:
+        made = function(op, *args, **kwargs)
+        bare = isinstance(made, Registration) and len(args) == 1 and not kwargs
+        return args[0] if bare and callable(args[0]) else made
+
+    return method

@@ -21,7 +21,7 @@ from . import _state
 from ._text import did_you_mean, short_repr
 from .definitions import described, is_identifier, split_name
 from .dispatch import ledger, pending, registry
-from .dispatch.facets import Registration, Source, Undoable, calling_source
+from .dispatch.facets import Registration, Source, Undoable, Unique, calling_source
 from .dispatch.keys import COMPOSITE_IMPLICIT, canonical_key
 from .dispatch.tags import TagsLike
 from .errors import ArgumentError, RegistrationError
@@ -40,7 +40,7 @@ _fresh_namespaces: Final = itertools.count()
 # ---------------------------------------------------------------------- libraries
 
 
-class Library:
+class Library(Unique):
     """A scope for registrations in one namespace.
 
     Dropping it changes nothing: operators belong to the registry. ``close()``, or leaving

@@ -56,6 +56,40 @@ def test_the_example_runs(example: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+NPU = """\
+kernels:
+  2 launches, 0 transfers
+  result on npu
+fallback:
+  std::exp has no kernel for npu and runs on the host, on copies
+  std::sum has no kernel for npu and runs on the host, on copies
+views and writes:
+  [0.3, 0.4, 9.0]
+  [0.0, 0.0, 9.0]
+gradient:
+  on npu, [0.15   0.3057 0.4613]
+fake:
+  Tensor(fake, f64[2, 1], device=npu)
+captured:
+  graph f(x: f64[2,3]@npu):
+      strided_get: f64[3,2]{1,3}@npu = std.strided_get(x, [3, 2], [1, 3], 0)
+      matmul: f64[2,2]@npu = std.matmul(x, strided_get)
+      swish: f64[2,2]@npu = npu.swish(matmul, 2.0)
+      mul: f64[2,2]@npu = std.mul(swish, 10)
+      return mul
+refused:
+  std::add: tensors of one call must live on one device
+    x: npu
+    y: cpu
+    move them first, or make the constant inside the call
+"""
+
+
+def test_the_backend_example_prints_what_its_device_did() -> None:
+    result = run_script(Path(__file__).parents[1] / "examples" / "npu.py")
+    assert result.stdout == NPU, result.stderr
+
+
 def test_an_example_that_fails_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text("import warnings\nwarnings.warn('old')\n", "utf-8")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import gc
 import importlib
 import inspect
 import pickle
+import pydoc
+import re
 import runpy
 import sys
 import threading
@@ -21,6 +24,7 @@ import numpy as np
 import pytest
 
 import oplib
+from oplib import _state
 from oplib.dispatch import ledger
 from oplib.dispatch.plan import fallthrough
 from oplib.errors import (
@@ -413,6 +417,21 @@ def test_literal_annotations_limit_the_values(lib: oplib.Library) -> None:
         op(X, "maen")
 
 
+def test_literal_annotations_limit_the_elements_of_a_list_and_keyword_arguments(
+    lib: oplib.Library,
+) -> None:
+    def f(
+        x: np.ndarray, *, how: Literal["a", "b"] | None = None, order: list[Literal[1, 2]] | None
+    ) -> np.ndarray:
+        return -x
+
+    op = oplib.custom_op("r::f", f, mutates_args=(), lib=lib)
+    assert values(op(X, order=None)) == values(op(X, how="a", order=[2, 1])) == [-1, -1]
+    for arguments in [{"how": "c", "order": None}, {"order": [1, 3]}]:
+        with pytest.raises(ArgumentError, match=r"must be one of .*; got ('c'|3)"):
+            op(X, **arguments)
+
+
 # -- facets --------------------------------------------------------------------------------
 
 
@@ -447,6 +466,37 @@ def test_names_of_later_stages_do_not_exist(lib: oplib.Library) -> None:
     for name in ("register_vmap", "register_jvp", "register_sharding"):
         assert not hasattr(op, name)
         assert not hasattr(oplib, name)
+
+
+def test_a_call_returns_the_registration_and_a_decorator_the_function(lib: oplib.Library) -> None:
+    op = lib.define("f(Tensor(a!) x, Tensor y) -> Tensor(a!)").op
+
+    def fake(x: Any, y: Any) -> Any:
+        return None
+
+    def twin(x: Any, y: Any) -> Any:
+        return x + y
+
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, grad
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    for register, function, options in [
+        (oplib.register_fake, fake, {}),
+        (oplib.register_functional, twin, {"pre_state": True}),
+        (oplib.register_autograd, backward, {"setup_context": setup}),
+        (oplib.register_samples, lambda: [], {}),
+    ]:
+        with register(op, function, **options) as made:
+            assert (made.op, made.function, made.active) == (op, function, True)
+        assert not made.active
+        assert register("r::f")(function) is function
+        op.registrations[-1].remove()
+        assert getattr(op, register.__name__)(function) is function
+        op.registrations[-1].remove()
+    assert len(op.registrations) == 1
 
 
 def test_registrations_remember_where_they_were_made(lib: oplib.Library) -> None:
@@ -675,6 +725,41 @@ def test_operators_and_packets_pickle_by_name(lib: oplib.Library, protocol: int)
         pickle.loads(data)
 
 
+def test_what_exists_once_is_copied_to_itself_and_only_names_pickle(lib: oplib.Library) -> None:
+    op = lib.define("f(Tensor x) -> Tensor").op
+    namespace, registration = oplib.ops.r, op.registrations[0]
+    for unique in [op, op.packet, namespace, oplib.ops, lib, registration]:
+        assert copy.copy(unique) is copy.deepcopy([unique])[0] is unique
+    for named in [op, op.packet, namespace, oplib.ops]:
+        assert pickle.loads(pickle.dumps(named)) is named
+    for local in [lib, registration]:
+        with pytest.raises(TypeError, match="belongs to this process"):
+            pickle.dumps(local)
+
+
+def test_help_shows_docstrings_or_schema_and_places(lib: oplib.Library) -> None:
+    op = lib.define("f(Tensor x) -> Tensor").op
+    lib.impl(op, np.negative, "CPU")
+    text = pydoc.render_doc(op.packet, renderer=pydoc.plaintext)
+    assert "r::f(Tensor x) -> Tensor" in text
+    assert "kernel at CPU  tests/test_library.py:" in text
+    assert pydoc.render_doc(oplib.ops.r, renderer=pydoc.plaintext).endswith(f"{op.schema}\n")
+
+    def g(x: np.ndarray) -> np.ndarray:
+        """Double it."""
+        return x * 2
+
+    assert oplib.custom_op("r::g", g, mutates_args=(), lib=lib).__doc__ == "Double it."
+    assert "Double it." in pydoc.render_doc(oplib.ops.r.g)
+    assert str(type(op).__doc__).startswith("One overload")
+
+
+def test_built_in_operators_are_registered_by_files_of_oplib() -> None:
+    for name in ("std::exp", "std::add", "std::clone", "std::strided_get"):
+        sources = [str(r.source) for r in oplib.get_op(name).registrations]
+        assert all(re.fullmatch(r".*oplib/(std|prims)/\w+\.py:\d+", source) for source in sources)
+
+
 def test_probing_for_dunders_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oplib.dispatch.registry._load_entry_points", lambda name: 1 / 0)
     assert not hasattr(oplib.ops, "__wrapped__")
@@ -766,6 +851,58 @@ def test_many_threads_may_define_call_override_and_remove(lib: oplib.Library) ->
         thread.join()
     assert unexpected == []
     assert len(f.registrations) == 2
+
+
+def test_everything_ambient_stays_in_its_thread_and_task(lib: oplib.Library) -> None:
+    op = lib.define("f(Tensor x) -> Tensor").op
+    op.register_kernel("cpu", np.negative)
+    op.register_kernel("cpu", np.positive, provider="other", priority=-1)
+
+    class Seven(oplib.DispatchMode):
+        def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
+            return oplib.full((2,), 7.0)
+
+    def observed() -> tuple[Any, ...]:
+        x = oplib.ones(2, requires_grad=True)
+        state = _state.current()
+        return values(op(X)), (x * 2).requires_grad, state.include, dict(state.config)
+
+    def contexts() -> list[Any]:
+        return [
+            oplib.no_grad(),
+            op.set_kernel_enabled("cpu", enabled=False, provider="default"),
+            op.prefer("other"),
+            oplib.checked(),
+            oplib.override("r::f"),
+            Seven(),
+        ]
+
+    plain = observed()
+
+    async def inside(context: Any) -> None:
+        with contextlib.suppress(ZeroDivisionError), context:
+            await asyncio.sleep(0)
+            assert observed() != plain
+            raise ZeroDivisionError
+
+    async def outside() -> None:
+        for _ in range(3):
+            assert observed() == plain
+            await asyncio.sleep(0)
+
+    async def both(context: Any) -> None:
+        await asyncio.gather(inside(context), outside())
+        assert observed() == plain
+
+    for context in contexts():
+        asyncio.run(both(context))
+    for context in contexts():
+        seen: list[Any] = []
+        with context:
+            thread = threading.Thread(target=lambda seen=seen: seen.append(observed()))
+            thread.start()
+            thread.join()
+        assert seen == [plain]
 
 
 def test_preferences_stay_in_their_thread_and_task(lib: oplib.Library) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from textwrap import dedent
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -137,6 +137,92 @@ def test_a_read_only_destination_is_refused_and_not_written(lib: oplib.Library) 
     assert x.inplace_version == 0
 
 
+def test_an_element_that_does_not_fit_is_named(lib: oplib.Library) -> None:
+    schema = "m::f(Tensor[] xs, int[][] n=[], Dict(str, Tensor)? d=None) -> Tensor"
+    op = define(lib, schema, lambda xs, n, d: xs[0] + 1)
+    raises(
+        ArgumentError,
+        lambda: op([X, "a"]),
+        f"""
+        m::f: argument `xs[1]` must be a Tensor, got str 'a'
+          signature  {schema}
+          hint       pass a Tensor, a numpy.ndarray or a number
+        """,
+    )
+    raises(
+        ArgumentError,
+        lambda: op([X], [[1], [2, 3.0]]),
+        f"""
+        m::f: argument `n[1][1]` must be int, got float 3.0
+          signature  {schema}
+          hint       write 3
+        """,
+    )
+    raises(
+        ArgumentError,
+        lambda: op([X], d={"a": X, "b": None}),
+        f"""
+        m::f: argument `d['b']` must be a Tensor, got None
+          signature  {schema}
+          hint       it is not optional; declare it `Tensor?` to allow None
+        """,
+    )
+
+
+def test_a_list_where_something_else_is_given(lib: oplib.Library) -> None:
+    schema = "m::f(Tensor[] xs, str[] words=[]) -> Tensor"
+    op = define(lib, schema, lambda xs, words: xs[0] + 1)
+    raises(
+        ArgumentError,
+        lambda: op(X),
+        f"""
+        m::f: argument `xs` must be Tensor[], got a Tensor f64[2]
+          signature  {schema}
+          hint       write list(x), or [x] for a list of one
+        """,
+    )
+    raises(
+        ArgumentError,
+        lambda: op([X], {"a"}),
+        f"""
+        m::f: argument `words` must be str[], got set {{'a'}}
+          signature  {schema}
+          hint       write list(...) around it: its order or length is not fixed
+        """,
+    )
+
+
+def test_a_value_that_a_literal_annotation_does_not_allow(lib: oplib.Library) -> None:
+    def f(x: np.ndarray, *, mode: Literal["mean", "sum"] = "sum") -> np.ndarray:
+        return x + 1
+
+    op = oplib.custom_op("m::f", f, mutates_args=(), lib=lib)
+    raises(
+        ArgumentError,
+        lambda: op(X, mode="maen"),
+        """
+        m::f: argument `mode` must be one of 'mean', 'sum'; got 'maen' (did you mean 'mean'?)
+          signature  m::f(Tensor x, *, str mode="sum") -> Tensor
+        """,
+    )
+
+
+def test_tensors_of_two_devices(lib: oplib.Library) -> None:
+    op = define(lib, "f(Tensor x, Tensor y) -> Tensor", np.add)
+    op.register_fake(lambda x, y: oplib.empty_like(x))
+    mode = oplib.FakeTensorMode()
+    raises(
+        ArgumentError,
+        lambda: op(mode.from_tensor(X), mode.from_tensor(X, device="cuda")),
+        """
+        m::f: tensors of one call must live on one device
+          x: cpu
+          y: cuda
+          move them first, or make the constant inside the call
+        """,
+    )
+
+
 # -- nothing serves the call --------------------------------------------------------------------
 
 
@@ -165,6 +251,18 @@ def test_a_missing_kernel(lib: oplib.Library) -> None:
           registered nothing
           defined    FILE:LINE
           add one:   @oplib.register_kernel("m::g", "cpu")
+        """,
+    )
+
+
+def test_a_device_that_nobody_serves(lib: oplib.Library) -> None:
+    op = define(lib, "f(*, Device? device=None) -> Tensor", lambda device: np.ones(1))
+    raises(
+        ArgumentError,
+        lambda: op(device="cuda"),
+        """
+        m::f: no backend serves device 'cuda'; served are cpu, meta
+          add one: oplib.register_backend('cuda', ...)
         """,
     )
 
@@ -307,6 +405,19 @@ def test_a_functional_kernel_that_returns_its_input(
     )
 
 
+def test_a_kernel_that_returns_what_it_writes_undeclared(lib: oplib.Library) -> None:
+    op = define(lib, "f(Tensor(a!) x) -> Tensor", lambda x: np.add(x, 1, out=x))
+    raises(
+        AliasError,
+        lambda: op(oplib.ones(2)),
+        """
+        m::f: the CPU kernel at FILE:LINE: result 0 is `x` itself
+          schema  m::f(Tensor(a!) x) -> Tensor
+          hint    return a copy of it, or declare it: Tensor(a!) x -> Tensor(a!)
+        """,
+    )
+
+
 def test_a_kernel_that_returns_the_base_of_its_input(lib: oplib.Library) -> None:
     op = define(lib, "f(Tensor x) -> Tensor", lambda x: x.base)
     with pytest.raises(AliasError, match="is a view of `x`"):
@@ -394,3 +505,59 @@ def test_a_key_that_oplib_has_not(lib: oplib.Library, key: str, message: str) ->
     op = define(lib, "f(Tensor x) -> Tensor")
     with pytest.raises(RegistrationError, match=re.escape(message)):
         op.register_kernel(key, np.negative)
+
+
+def test_facets_that_exclude_each_other(lib: oplib.Library) -> None:
+    op = define(lib, "f(Tensor x) -> Tensor")
+    op.register_fake(lambda x: oplib.empty_like(x))
+    raises(
+        RegistrationError,
+        lambda: lib.impl(op, lambda x: x * 2),
+        "m::f has a fake rule, so the body of a CompositeImplicitAutograd kernel would never be "
+        "differentiated or traced through\n"
+        "  register it at 'CompositeExplicitAutograd', or remove the rule",
+    )
+
+
+def test_a_kernel_option_that_is_not_one(lib: oplib.Library) -> None:
+    op = define(lib, "f(Tensor x) -> Tensor")
+    raises(
+        RegistrationError,
+        lambda: op.register_kernel("cpu", np.negative, dtype_set={"f4"}),
+        "m::f: a kernel has no option 'dtype_set' (did you mean 'dtypes'?); known are provider, "
+        "dtypes, supports, priority, contiguous, dtype, on_alias, with_keyset",
+    )
+
+
+def test_a_library_that_is_closed(lib: oplib.Library) -> None:
+    lib.close()
+    raises(
+        RegistrationError,
+        lambda: lib.define("f(Tensor x) -> Tensor"),
+        "library 'm' (FRAGMENT, FILE:LINE) was closed at FILE:LINE; nothing can be registered "
+        "through it",
+    )
+
+
+def test_a_packet_where_one_overload_is_meant(lib: oplib.Library) -> None:
+    define(lib, "f.a(Tensor x) -> Tensor")
+    define(lib, "f.b(Tensor x, Tensor y) -> Tensor")
+    raises(
+        ArgumentError,
+        lambda: oplib.register_kernel("m::f", "cpu", np.negative),
+        """
+        m::f has several overloads
+          m::f.a(Tensor x) -> Tensor  FILE:LINE
+          m::f.b(Tensor x, Tensor y) -> Tensor  FILE:LINE
+          name one of them, as in 'm::f.a'
+        """,
+    )
+
+
+def test_custom_op_without_mutates_args() -> None:
+    raises(
+        RegistrationError,
+        lambda: oplib.custom_op("m::f", np.negative),
+        "custom_op('m::f') needs mutates_args: the names of the arguments that are written, or () "
+        "for none",
+    )

@@ -14,15 +14,18 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from .. import _state
+from .._text import function_site
 from .._tree import tree_map
 from ..dispatch.interpreter import BELOW_AUTOGRAD
 from ..dispatch.keys import WEAK
 from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator, Plan
 from ..dtypes import Device
-from ..errors import DispatchError
+from ..errors import AliasError, DispatchError
 from ..tensor.geometry import Geometry
+from ..tensor.storage import owner_of
 from ..tensor.tensor import Tensor, stranger_of, tensor_from_result, view_of
+from ..tensor.writes import check_destination
 from .arrays import Backend
 
 __all__ = ["HostFallbackWarning", "host_plan"]
@@ -42,17 +45,21 @@ def host_plan(op: AnyOperator, backend: Backend, keys: int) -> Plan:
     if op.schema.is_view:
         return _view_plan(op, backend)
     schema = op.schema
-    written = [i for i, a in enumerate(schema.arguments) if a.name in schema.mutated_arguments]
+    mutated = schema.mutated_arguments
+    written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.name in mutated]
 
     def plan(*args: Any) -> Any:
         _warn_once(op, backend)
+        for i, name in written:
+            for tensor in tensor_leaves([args[i]]):
+                check_destination(op, name, tensor)
         moved: dict[int, Tensor] = {}
         on_host = [tree_map(lambda leaf: _to_host(backend, leaf, moved), value) for value in args]
         state = _state.current()
         with _state.enter(state.replace(handled=state.handled | BELOW_AUTOGRAD)):
             result = op.call_positional(on_host)
         originals = {id(host): tensor for tensor, host in _pairs(args, moved)}
-        for tensor in tensor_leaves([args[i] for i in written]):
+        for tensor in tensor_leaves([args[i] for i, _ in written]):
             _write_back(op, backend, tensor, moved[id(tensor)])
 
         def back(leaf: Any) -> Any:
@@ -115,10 +122,24 @@ def _view_plan(op: AnyOperator, backend: Backend) -> Plan:
 
     def handle(base: Tensor, geometry: Geometry) -> Tensor:
         made = view(base.array, geometry)
+        _check_view(backend, base.array, made, geometry)
         differentiable = op.gradient_rule is None or any(op.gradient_rule.functions.values())
         return view_of(base, made) if differentiable else stranger_of(base, made)
 
     return plan
+
+
+def _check_view(backend: Backend, array: Any, made: Any, asked: Geometry) -> None:
+    """Refuse a view elsewhere than it should be: gradients and writes go by its address."""
+    expected = asked.shape, asked.strides, asked.dtype, array.offset + asked.offset
+    found = made.shape, made.strides, made.dtype, made.offset
+    if found != expected or owner_of(made) is not owner_of(array):
+        raise AliasError(
+            f"backend {backend.name!r}: {function_site(backend.view)} made another view than the "
+            "one it was asked for\n"
+            f"  expected  shape, strides, dtype, offset {expected}, in the memory of its base\n"
+            f"  got       {found}"
+        )
 
 
 def _warn_once(op: AnyOperator, backend: Backend) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..dispatch.keys import CPU
 from ..dtypes import CPU as CPU_DEVICE
+from ..prims.arithmetic import FROM_NUMPY
 from ..tensor.tensor import ARRAY_TYPES, ArrayType
 from .arrays import BACKENDS_BY_BIT, Backend
 
@@ -31,6 +32,7 @@ def install() -> None:
     ARRAY_TYPES[np.ndarray] = ArrayType(
         key=lambda array: CPU, device=lambda array: CPU_DEVICE, to_numpy=_same
     )
+    FROM_NUMPY["cpu"] = np.array
 
 
 def _same(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -31,9 +31,16 @@ from ..dispatch.keys import (
 from ..dispatch.lifting import ADOPTERS, ARRAYS, LIFTERS
 from ..dtypes import Device
 from ..errors import RegistrationError
+from ..prims.arithmetic import FROM_NUMPY
 from ..schema import TensorType, register_annotation
 from ..tensor.geometry import Geometry
-from ..tensor.tensor import ARRAY_TYPES, ArrayType, Tensor, tensor_from_array, tensor_from_result
+from ..tensor.tensor import (
+    ARRAY_TYPES,
+    ArrayType,
+    Tensor,
+    tensor_from_array,
+    tensor_from_result,
+)
 from .arrays import BACKENDS_BY_BIT, Backend
 
 __all__ = ["BackendRegistration", "register_backend"]
@@ -211,6 +218,7 @@ def _enter(backend: Backend, source: Source) -> None:
     claim_device(backend.name, backend.key)
     BACKENDS_BY_BIT[backend.bit] = backend
     _sources[backend.name] = source
+    FROM_NUMPY[backend.name] = backend.from_numpy
     for cls in backend.array_types:
         ARRAY_TYPES[cls] = ArrayType(
             key=lambda array: backend.bit, device=backend.device, to_numpy=backend.to_numpy
@@ -231,6 +239,7 @@ def _withdraw(backend: Backend) -> None:
     release_device(backend.name)
     BACKENDS_BY_BIT.pop(backend.bit, None)
     _sources.pop(backend.name, None)
+    FROM_NUMPY.pop(backend.name, None)
     for cls in backend.array_types:
         ARRAY_TYPES.pop(cls, None)
         LIFTERS.pop(cls, None)

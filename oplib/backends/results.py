@@ -265,7 +265,8 @@ class ResultFinisher:
                 if self.entry.on_alias == "copy":
                     return self._copied(array)
                 what = f"`{name}` itself" if array is base else f"a view of `{name}`"
-                hint = f"return a copy of it, or declare it: Tensor(a) {name} -> Tensor(a)"
+                label = "(a!)" if name in self.op.schema.mutated_arguments else "(a)"
+                hint = f"return a copy of it, or declare it: Tensor{label} {name} -> Tensor{label}"
                 self._shared(f"is {what}", index, hint)
             if array is base:  # of no elements
                 return self._copied(array)

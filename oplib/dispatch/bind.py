@@ -14,10 +14,12 @@ Imports floors 0 and 1, `lifting.py` and above, `source.py`. Read next: `interpr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from .. import _state
 from ..dtypes import Device
+from ..errors import ArgumentError
 from ..schema import Argument, BasicType, FunctionSchema, ListType, OptionalType
 from .convert import MISSING, exact_type
 from .describe import raise_surplus
@@ -100,7 +102,7 @@ class _Body:
             "_op_tuple": tuple,
             "_op_Tensor": hooks.tensor,
             "_op_leaves": tensor_leaves,
-            "_op_device_bit": _device_bit,
+            "_op_device_bit": partial(_device_bit, op),
         }
         op.hold_plans(self.names)
 
@@ -228,6 +230,11 @@ class _Body:
         inner = argument.type.element if isinstance(argument.type, OptionalType) else argument.type
         exact = None if argument.name in self.op.choices else exact_type(inner)
         conversion = f"{local} = {convert}({local})"
+        if exact is None and inner is not argument.type and argument.default is None:
+            return [
+                f"    if {local} is _op_missing: {local} = None",
+                f"    elif {local} is not None: {conversion}",
+            ]
         if exact is None:
             return [f"    {conversion}"]
         name = f"_op_exact_{argument.name}"
@@ -253,9 +260,14 @@ class _Body:
         ]
 
 
-def _device_bit(device: Device, keys: int) -> int:
+def _device_bit(op: AnyOperator, device: Device, keys: int) -> int:
     """Return the key of a device; only an interpreter may take one that no backend has claimed."""
-    return DEVICE_BITS.get(device.type, 0) if keys & INTERPRETER else device_bit(device.type)
+    if keys & INTERPRETER:
+        return DEVICE_BITS.get(device.type, 0)
+    try:
+        return device_bit(device.type)
+    except ArgumentError as error:
+        raise ArgumentError(f"{op.qualname}: {error}") from None
 
 
 def device_argument(schema: FunctionSchema) -> int | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -34,6 +34,7 @@ from ..schema import (
     opaque_class,
     tensors_of,
 )
+from ..schema.literals import BARE_WORDS
 from .keys import AUTOGRAD
 from .operator import hooks
 from .ranks import rank
@@ -56,12 +57,26 @@ MISSING: Final = _Missing()
 
 
 class Misfit(Exception):
-    """A value does not fit a schema type; `expected` and `hint` go into the message."""
+    """A value does not fit a schema type: what the message is made of.
 
-    def __init__(self, expected: str = "", hint: str = "") -> None:
+    `expected` defaults to the type; `problem` stands in place of "must be ..., got ..."; `path` and
+    `value` say which part of a container it is.
+    """
+
+    def __init__(self, expected: str = "", hint: str = "", problem: str = "") -> None:
         super().__init__(expected)
         self.expected = expected
         self.hint = hint
+        self.problem = problem
+        self.path = ""
+        self.value: Any = None
+
+    def inside(self, key: Any, kind: Type, value: Any) -> Misfit:
+        """Return this misfit as that of a container whose element `key` is `value`."""
+        if not self.path:
+            self.expected, self.value = self.expected or str(kind), value
+        self.path = f"[{key!r}]{self.path}"
+        return self
 
 
 def converter(kind: Type, lift: Converter) -> Converter:
@@ -77,7 +92,7 @@ def converter(kind: Type, lift: Converter) -> Converter:
     if isinstance(kind, TupleType):
         return _tuple(kind, [converter(element, lift) for element in kind.elements])
     if isinstance(kind, DictType):
-        return _dict(_BASIC[str(kind.key)], converter(kind.value, lift))
+        return _dict(kind, converter(kind.value, lift))
     if isinstance(kind, UnionType):
         return _union(kind, [converter(member, lift) for member in kind.members])
     return _instance(kind)
@@ -116,18 +131,14 @@ def _symint(value: Any) -> Any:
     return value if isinstance(value, SymInt) else _int(value)
 
 
-def _float(value: Any) -> float:
-    value = _number(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    raise Misfit("float")
+def _numeric(kind: type, abstract: type) -> Converter:
+    def convert(value: Any) -> Any:
+        value = _number(value)
+        if isinstance(value, abstract):
+            return kind(value)
+        raise Misfit(kind.__name__)
 
-
-def _complex(value: Any) -> complex:
-    value = _number(value)
-    if isinstance(value, numbers.Complex):
-        return complex(value)
-    raise Misfit("complex")
+    return convert
 
 
 def _bool(value: Any) -> bool:
@@ -153,38 +164,25 @@ def _str(value: Any) -> str:
     raise Misfit("str", "decode it first" if isinstance(value, bytes) else "")
 
 
-def _device(value: Any) -> Any:
-    try:
-        return as_device(value)
-    except ArgumentError as error:
-        raise Misfit("a device", str(error)) from None
+def _named(read: Converter, what: str) -> Converter:
+    def convert(value: Any) -> Any:
+        try:
+            return read(value)
+        except ArgumentError as error:
+            raise Misfit(what, str(error)) from None
+
+    return convert
 
 
-def _dtype(value: Any) -> Any:
-    try:
-        return as_dtype(value)
-    except ArgumentError as error:
-        raise Misfit("a dtype", str(error)) from None
+def _word(name: str) -> Converter:
+    words = BARE_WORDS[name]
 
+    def convert(value: Any) -> str:
+        if isinstance(value, str) and value in words:
+            return str(value)
+        raise Misfit(f"one of {', '.join(words)}")
 
-def _layout(value: Any) -> str:
-    if value == "strided":
-        return "strided"
-    raise Misfit("'strided'")
-
-
-_MEMORY_FORMATS: Final = (
-    "contiguous_format",
-    "preserve_format",
-    "channels_last",
-    "channels_last_3d",
-)
-
-
-def _memory_format(value: Any) -> str:
-    if value in _MEMORY_FORMATS:
-        return str(value)
-    raise Misfit(f"one of {', '.join(_MEMORY_FORMATS)}")
+    return convert
 
 
 def _generator(value: Any) -> Any:
@@ -197,16 +195,16 @@ def _generator(value: Any) -> Any:
 _BASIC: Final[dict[str, Converter]] = {
     "int": _int,
     "SymInt": _symint,
-    "float": _float,
-    "complex": _complex,
+    "float": _numeric(float, numbers.Real),
+    "complex": _numeric(complex, numbers.Complex),
     "bool": _bool,
     "SymBool": _bool,
     "Scalar": _scalar,
     "str": _str,
-    "Device": _device,
-    "ScalarType": _dtype,
-    "Layout": _layout,
-    "MemoryFormat": _memory_format,
+    "Device": _named(as_device, "a device"),
+    "ScalarType": _named(as_dtype, "a dtype"),
+    "Layout": _word("Layout"),
+    "MemoryFormat": _word("MemoryFormat"),
     "Generator": _generator,
     "Any": lambda value: value,
 }
@@ -242,11 +240,25 @@ def _list(kind: ListType, convert: Converter) -> Converter:
             value = _as_sequence(value, kind, convert)
         if size is not None and size > 1 and len(value) != size:
             raise Misfit(str(kind), f"give {size} values, or one to repeat; got {len(value)}")
-        if exact is None:
-            return [convert(element) for element in value]
-        return [e if type(e) is exact else convert(e) for e in value]
+        try:
+            if exact is None:
+                return [convert(element) for element in value]
+            return [e if type(e) is exact else convert(e) for e in value]
+        except Misfit:
+            return _each((i, kind.element, convert, element) for i, element in enumerate(value))
 
     return convert_list
+
+
+def _each(items: Iterable[tuple[Any, Type, Converter, Any]]) -> list[Any]:
+    """Convert (key, type, conversion, value) of every element; a misfit says which it is."""
+    found = []
+    for key, kind, convert, value in items:
+        try:
+            found.append(convert(value))
+        except Misfit as misfit:
+            raise misfit.inside(key, kind, value) from None
+    return found
 
 
 def exact_type(kind: Type) -> type | None:
@@ -296,16 +308,24 @@ def _tuple(kind: TupleType, converters: list[Converter]) -> Converter:
     def convert(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, tuple | list) or len(value) != len(converters):
             raise Misfit(str(kind), f"give a tuple of {len(converters)}")
-        return tuple([c(element) for c, element in zip(converters, value, strict=True)])
+        positions = range(len(converters))
+        return tuple(_each(zip(positions, kind.elements, converters, value, strict=True)))
 
     return convert
 
 
-def _dict(convert_key: Converter, convert_value: Converter) -> Converter:
+def _dict(kind: DictType, convert_value: Converter) -> Converter:
+    convert_key = _BASIC[str(kind.key)]
+
     def convert(value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise Misfit("a mapping")
-        return {convert_key(key): convert_value(element) for key, element in value.items()}
+            raise Misfit(f"a mapping, {kind}")
+        try:
+            keys = [convert_key(key) for key in value]
+        except Misfit:
+            raise Misfit(f"a mapping with {kind.key} keys") from None
+        items = ((key, kind.value, convert_value, element) for key, element in value.items())
+        return dict(zip(keys, _each(items), strict=True))
 
     return convert
 

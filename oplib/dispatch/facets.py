@@ -39,6 +39,8 @@ __all__ = [
     "Registration",
     "Source",
     "TwinRule",
+    "Undoable",
+    "Unique",
     "calling_source",
 ]
 
@@ -244,7 +246,25 @@ Slot: TypeAlias = tuple[str, str, str]
 _serials: Final = itertools.count()
 
 
-class Undoable:
+class Unique:
+    """Something that exists once in a process: a copy of it is itself."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} belongs to this process and cannot be pickled; "
+            "operators, packets and namespaces can, by name"
+        )
+
+
+class Undoable(Unique):
     """Something with a ``remove()`` that also works as a context manager."""
 
     __slots__ = ()

@@ -127,33 +127,24 @@ def _is_plain_subclass(value: Any) -> bool:
 # ---------------------------------------------------------------------- one value
 
 
-def lift(op: AnyOperator, argument: str, value: Any) -> Any:
-    """Return a tensor for a value given as a Tensor argument.
-
-    Raises
-    ------
-    ArgumentError
-        If the type of `value` is not one a tensor can be made of.
-    """
+def lift(value: Any) -> Any:
+    """Return a tensor for a value given as a Tensor; a `Misfit` if none can be made of it."""
     if type(value) is hooks.tensor:
         return value
     make = LIFTERS.get(type(value))
     if make is None and _is_plain_subclass(value):
         make, value = LIFTERS[np.ndarray], np.asarray(value)
-    if make is not None:
-        try:
-            return make(value)
-        except ArgumentError as error:
-            raise argument_error(op, argument, str(error)) from None
-    if value is MISSING:
-        raise missing_argument(op, argument)
-    hint = _HINTS.get(type(value).__name__, _ELSEWHERE)
-    raise argument_error(op, argument, f"must be a Tensor, got {describe_value(value)}", hint)
+    if make is None:
+        raise Misfit("a Tensor", _HINTS.get(type(value).__name__, _ELSEWHERE))
+    try:
+        return make(value)
+    except ArgumentError as error:
+        raise Misfit(problem=str(error)) from None
 
 
 def argument_converter(op: AnyOperator, argument: Argument) -> Callable[[Any], Any]:
     """Return the checked conversion of one argument."""
-    convert = converter(argument.type, lambda value: lift(op, argument.name, value))
+    convert = converter(argument.type, lift)
     choices = op.choices.get(argument.name)
 
     def checked(value: Any) -> Any:
@@ -165,10 +156,11 @@ def argument_converter(op: AnyOperator, argument: Argument) -> Callable[[Any], A
             result = convert(value)
         except Misfit as misfit:
             expected = misfit.expected or str(argument.type)
-            text = f"must be {expected}, got {describe_value(value)}"
-            raise argument_error(op, argument.name, text, misfit.hint) from None
+            found = describe_value(misfit.value if misfit.path else value)
+            text = misfit.problem or f"must be {expected}, got {found}"
+            raise argument_error(op, argument.name + misfit.path, text, misfit.hint) from None
         if choices is not None:
-            _check_choice(op, argument.name, result, choices)
+            _check_choices(op, argument, result, choices)
         return result
 
     return checked
@@ -182,14 +174,17 @@ def converters(op: AnyOperator) -> list[Callable[[Any], Any]]:
     return found
 
 
-def _check_choice(op: AnyOperator, argument: str, value: Any, choices: Sequence[Any]) -> None:
-    """Refuse a value outside of what a `Literal` annotation allows for its type."""
-    allowed = [choice for choice in choices if type(choice) is type(value)]
-    if allowed and value not in allowed:
-        words = [choice for choice in allowed if isinstance(choice, str)]
-        hint = did_you_mean(value, words) if isinstance(value, str) else ""
-        listed = ", ".join(map(repr, choices))
-        raise argument_error(op, argument, f"must be one of {listed}; got {value!r}{hint}")
+def _check_choices(op: AnyOperator, argument: Argument, value: Any, choices: Sequence[Any]) -> None:
+    """Refuse a value, or an element of a list, outside of what a `Literal` annotation allows."""
+    kind = argument.type
+    kind = kind.element if isinstance(kind, OptionalType) else kind
+    for chosen in leaves(value) if isinstance(kind, ListType) else [value]:
+        allowed = [choice for choice in choices if type(choice) is type(chosen)]
+        if allowed and chosen not in allowed:
+            words = [choice for choice in allowed if isinstance(choice, str)]
+            hint = did_you_mean(chosen, words) if isinstance(chosen, str) else ""
+            text = f"must be one of {', '.join(map(repr, choices))}; got {chosen!r}{hint}"
+            raise argument_error(op, argument.name, text)
 
 
 # ---------------------------------------------------------------------- all of a call
@@ -247,14 +242,14 @@ def lifting(op: AnyOperator, arrays_out: bool) -> Callable[..., Sequence[Any]]:
 
 def _lift_for(op: AnyOperator, argument: Argument) -> Callable[[Any], tuple[Any, int]]:
     """Return the conversion of one argument that holds tensors, with the key set of its tensors."""
+    convert = argument_converter(op, argument)
     if isinstance(argument.type, TensorType):
 
         def lift_tensor(value: Any) -> tuple[Any, int]:
-            made = lift(op, argument.name, value)
+            made = convert(value)
             return made, made._keys
 
         return lift_tensor
-    convert = argument_converter(op, argument)
 
     def lift_container(value: Any) -> tuple[Any, int]:
         keys = CONSTANT if any(map(is_array, leaves(value))) else 0

@@ -15,7 +15,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from .._text import did_you_mean
 from ..errors import ArgumentError, OperatorNotFoundError, OperatorRemovedError
@@ -33,9 +43,10 @@ from .facets import (
     Slot,
     Source,
     TwinRule,
+    Unique,
 )
 
-__all__ = ["Operator", "Plan", "Stacks", "hooks"]
+__all__ = ["Operator", "OwnDoc", "Plan", "Stacks", "hooks"]
 
 Plan: TypeAlias = Callable[..., Any]
 Stacks: TypeAlias = Mapping[Slot, tuple[Registration, ...]]
@@ -74,8 +85,18 @@ hooks: Final = _Hooks()
 
 if TYPE_CHECKING:
 
+    class _Registers(Protocol):
+        """A ``register_*`` without its first argument: a bare decorator, a decorator, or a call."""
+
+        @overload
+        def __call__(self, fn: F, /) -> F: ...
+        @overload
+        def __call__(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
+        @overload
+        def __call__(self, fn: Any, /, **options: Any) -> Registration: ...
+
     class _Registering:
-        """What `facet_registration.py` installs: ``register_*`` without the first argument."""
+        """What `facet_registration.py` installs."""
 
         @overload
         def register_kernel(
@@ -85,43 +106,22 @@ if TYPE_CHECKING:
         def register_kernel(self, devices: Any, fn: Any, /, **options: Any) -> Any: ...
         def register_kernel(self, devices: Any, fn: Any = None, /, **options: Any) -> Any: ...
         @overload
-        def register_fake(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
+        def register_vjp(self, fn: F, /) -> F: ...
         @overload
-        def register_fake(self, fn: F, /, **options: Any) -> F: ...
-        @overload
-        def register_fake(self, fn: Any, /, **options: Any) -> Any: ...
-        def register_fake(self, fn: Any = None, /, **options: Any) -> Any: ...
-        @overload
-        def register_vjp(self, fn: F, /, **options: Any) -> F: ...
-        @overload
-        def register_vjp(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
         def register_vjp(self, fn: Any = None, /, **options: Any) -> Any: ...
-        @overload
-        def register_autograd(self, fn: F, /, **options: Any) -> F: ...
-        @overload
-        def register_autograd(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
-        def register_autograd(self, fn: Any = None, /, **options: Any) -> Any: ...
-        @overload
-        def register_functional(self, fn: F, /, **options: Any) -> F: ...
-        @overload
-        def register_functional(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
-        def register_functional(self, fn: Any = None, /, **options: Any) -> Any: ...
-        @overload
-        def register_view(self, fn: F, /, **options: Any) -> F: ...
-        @overload
-        def register_view(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
-        def register_view(self, fn: Any = None, /, **options: Any) -> Any: ...
-        @overload
-        def register_samples(self, fn: F, /, **options: Any) -> F: ...
-        @overload
-        def register_samples(self, fn: None = None, /, **options: Any) -> Callable[[F], F]: ...
-        def register_samples(self, fn: Any = None, /, **options: Any) -> Any: ...
+        def register_vjp(self, fn: Any = None, /, **options: Any) -> Any: ...
+
+        register_fake: _Registers
+        register_autograd: _Registers
+        register_functional: _Registers
+        register_view: _Registers
+        register_samples: _Registers
 
 else:
     _Registering = object
 
 
-class Operator(Generic[P, R], _Registering):
+class Operator(Generic[P, R], Unique, _Registering):
     """One overload of an operator: a schema and its facets.
 
     Made by `oplib.custom_op` or `Library.define`, never directly. Callable; hashes by identity;
@@ -184,7 +184,6 @@ class Operator(Generic[P, R], _Registering):
         self._plan_holders: list[dict[str, Any]] = []
         self.__name__ = schema.name
         self.__qualname__ = schema.name
-        self.__doc__ = None
         self.reset_call()
 
     # ------------------------------------------------------------------ calling
@@ -383,14 +382,29 @@ class Operator(Generic[P, R], _Registering):
     def __str__(self) -> str:
         return self.qualname
 
-    def __copy__(self) -> Operator[P, R]:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Operator[P, R]:
-        return self
-
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
         return _unpickle, (self.qualname, self.__module__)
+
+
+class OwnDoc:
+    """The ``__doc__`` of a class whose instances describe themselves to `help`."""
+
+    def __init__(self, cls: type, describe: Callable[[Any], str]) -> None:
+        self.text = cls.__doc__
+        self.describe = describe
+        cls.__doc__ = self  # type: ignore[assignment]
+
+    def __get__(self, instance: Any, owner: type) -> str | None:
+        return self.text if instance is None else self.describe(instance)
+
+
+def _doc(op: Operator[..., Any]) -> str:
+    """Return the schema of an operator that has no docstring, and what is registered on it."""
+    places = [f"{r.facet}{' at ' if r.key else ''}{r.key}  {r.source}" for r in op.registrations]
+    return "\n".join([str(op.schema), "", *places])
+
+
+OwnDoc(Operator, _doc)
 
 
 def _unpickle(qualname: str, module: str) -> Operator[..., Any]:

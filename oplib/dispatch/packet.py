@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._text import did_you_mean
 from ..errors import ArgumentError, OperatorNotFoundError, OperatorRemovedError
-from .operator import Operator, hooks
+from .facets import Unique
+from .operator import Operator, OwnDoc, hooks
 
 __all__ = ["OperatorPacket"]
 
 
-class OperatorPacket:
+class OperatorPacket(Unique):
     """All overloads of one operator name: ``oplib.ops.ns.name``.
 
     With a single overload the packet is that operator in all but identity: calling it and using it
@@ -113,14 +114,11 @@ class OperatorPacket:
     def __str__(self) -> str:
         return self.qualname
 
-    def __copy__(self) -> OperatorPacket:
-        return self
-
-    def __deepcopy__(self, memo: object) -> OperatorPacket:
-        return self
-
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
         return _unpickle_packet, (self._namespace, self.__name__)
+
+
+OwnDoc(OperatorPacket, lambda packet: "\n\n".join(str(op.__doc__) for op in packet))
 
 
 def _unpickle_packet(namespace: str, name: str) -> OperatorPacket:

@@ -16,8 +16,8 @@ from typing import Any, Final
 from .._text import did_you_mean, short_repr
 from ..errors import ArgumentError, OperatorNotFoundError
 from . import ledger
-from .facets import Registration
-from .operator import Operator, hooks
+from .facets import Registration, Unique
+from .operator import Operator, OwnDoc, hooks
 from .packet import OperatorPacket
 
 __all__ = [
@@ -205,7 +205,7 @@ def _not_found(qualname: str) -> str:
 # ---------------------------------------------------------------------- oplib.ops
 
 
-class OpNamespace:
+class OpNamespace(Unique):
     """The operators of one namespace: ``oplib.ops.ns``. Attributes are packets."""
 
     def __init__(self, name: str) -> None:
@@ -226,8 +226,14 @@ class OpNamespace:
     def __repr__(self) -> str:
         return f"<oplib.ops.{self.__name__}: {', '.join(dir(self))}>"
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Ops, str]]:
+        return getattr, (ops, self.__name__)
 
-class Ops:
+
+OwnDoc(OpNamespace, lambda ns: "\n".join(str(op.schema) for packet in ns for op in packet))
+
+
+class Ops(Unique):
     """All operators: ``oplib.ops.ns.name(...)``."""
 
     def __getattr__(self, name: str) -> OpNamespace:
@@ -250,6 +256,9 @@ class Ops:
 
     def __repr__(self) -> str:
         return f"<oplib.ops: {', '.join(dir(self))}>"
+
+    def __reduce__(self) -> str:
+        return "ops"
 
 
 ops: Final = Ops()

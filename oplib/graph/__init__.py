@@ -10,7 +10,7 @@
     invariants.py one function per invariant;  verify.py  runs them
     evaluate.py   runs a graph node by node, on any tensors
     source.py     the same as generated Python
-    draw.py       Graphviz and Mermaid
+    draw.py       Graphviz, Mermaid, HTML
     passes/       `Graph -> Graph`, one pass per file
 
 A graph knows nothing of how it was captured: that is `oplib/program/`. Imports floors 0 to 4.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from .builder import GraphBuilder, fresh_returns
 from .compare import same_graph
-from .draw import dot, mermaid
+from .draw import dot, html, mermaid
 from .evaluate import (
     Region,
     RegionView,
@@ -113,6 +113,7 @@ __all__ = [
     "fresh_returns",
     "graph_pass",
     "graph_text",
+    "html",
     "line_of",
     "mermaid",
     "pack",

@@ -1,6 +1,6 @@
-"""Draws graphs: the language of Graphviz, and Mermaid flowcharts for Markdown.
+"""Draws graphs: the language of Graphviz, Mermaid flowcharts for Markdown, and web pages.
 
-Both show the nodes and names that the text shows. Chains of effects are dashed edges; everything
+All show the nodes and names that the text shows. Chains of effects are dashed edges; everything
 that carries one written region, from its placeholder to its write, has one colour.
 
 Imports floor 0, `ir.py` and `text.py`. Read next: `passes/`.
@@ -16,7 +16,7 @@ from .._drawing import Arrow, Box
 from .ir import Graph, Node, Placeholder, hooks, used_values
 from .text import printer_of
 
-__all__ = ["dot", "mermaid"]
+__all__ = ["dot", "html", "mermaid"]
 
 _COLOURS: Final = ("#cfe8ff", "#ffe3c2", "#d9f2d0", "#f6d5ea", "#fff3b0", "#dcd6f7")
 
@@ -29,6 +29,11 @@ def dot(graph: Graph) -> str:
 def mermaid(graph: Graph) -> str:
     """Return the graph as a Mermaid flowchart."""
     return _drawing.mermaid(_boxes(graph), _arrows(graph))
+
+
+def html(graph: Graph) -> str:
+    """Return a web page with the graph as a drawing and as text; it loads nothing else."""
+    return _drawing.html(f"graph {graph.name}", str(graph), _boxes(graph), _arrows(graph))
 
 
 def _boxes(graph: Graph) -> Iterator[Box]:
@@ -73,3 +78,5 @@ def _colours(graph: Graph) -> dict[Node, str]:
 
 hooks.dot = dot
 hooks.mermaid = mermaid
+hooks.html = html
+hooks.svg = lambda graph: _drawing.svg(_boxes(graph), _arrows(graph))

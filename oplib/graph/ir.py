@@ -299,6 +299,8 @@ class _Hooks:
     equal: Callable[[Graph, Graph], bool]
     dot: Callable[[Graph], str]
     mermaid: Callable[[Graph], str]
+    html: Callable[[Graph], str]
+    svg: Callable[[Graph], str]
 
 
 hooks: Final = _Hooks()
@@ -464,6 +466,14 @@ class Graph:
     def mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart."""
         return hooks.mermaid(self)
+
+    def html(self) -> str:
+        """Return a web page with the graph as a drawing and as text; it loads nothing else."""
+        return hooks.html(self)
+
+    def _repr_html_(self) -> str:
+        """Return the drawing for notebooks."""
+        return hooks.svg(self)
 
     def __str__(self) -> str:
         return self.text()

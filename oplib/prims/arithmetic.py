@@ -5,12 +5,14 @@ Imports floors 0 to 3, `library.py`, `shapes/`, `declare.py`. Read next: `views.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from .._dims import same
+from ..dispatch.keys import device_bit
+from ..dtypes import Device
 from ..errors import ArgumentError, AutogradError
 from ..shapes import (
     TensorSpec,
@@ -22,10 +24,12 @@ from ..shapes import (
 )
 from ..tensor.geometry import Geometry, extent, self_overlap
 from ..tensor.strided import array_at
+from ..tensor.tensor import ARRAY_TYPES, Tensor, tensor_from_result
 from ..tensor.view_rules import view_dtype
 from .declare import POINTWISE, Array, TensorOperator, declare
 
 __all__ = [
+    "FROM_NUMPY",
     "add",
     "bitcast",
     "broadcast_to",
@@ -40,6 +44,7 @@ __all__ = [
     "new_full",
     "overwrite",
     "sum_to",
+    "to_device",
     "with_layout",
 ]
 
@@ -151,6 +156,34 @@ clone: TensorOperator = declare("clone(Tensor x) -> Tensor", "A copy of `x`.", *
 clone.register_kernel("cpu", copied)
 clone.register_fake(like_spec)
 clone.register_vjp(x=lambda grad: grad)
+
+FROM_NUMPY: Final[dict[str, Callable[[Array], Any]]] = {}
+"""Device type -> what copies a NumPy array to it; backends fill it."""
+
+to_device: TensorOperator = declare(
+    "to_device(Tensor x, Device device) -> Tensor",
+    "A copy of `x` on another device; `Tensor.to` is how it is called.",
+    "flexible_layout",
+)
+
+
+@to_device.register_kernel(None)
+def _copy_to_device(x: Tensor, device: Device) -> Tensor:
+    if device.type not in FROM_NUMPY:
+        device_bit(device.type)  # says what serves it
+        raise ArgumentError("std::to_device copies values, and device 'meta' holds none; use x.to")
+    values = ARRAY_TYPES[type(x.array)].to_numpy(x.array)
+    return tensor_from_result(FROM_NUMPY[device.type](values))
+
+
+to_device.register_fake(lambda x, device: TensorSpec(x.shape, x.dtype, device=device))
+
+
+def _keep_device(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.device = inputs[0].device
+
+
+to_device.register_autograd(lambda ctx, grad: grad.to(ctx.device), setup_context=_keep_device)
 
 lift: TensorOperator = declare(
     "lift(Tensor x) -> Tensor",

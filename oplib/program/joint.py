@@ -9,6 +9,7 @@ Imports floors 0 to 5, `capture.py`, `kernels.py`. Read next: `compile.py`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -224,6 +225,11 @@ def _layer(
         rest = iter(found)
         return tuple([next(rest) if needed else None for needed in ctx.needs_input_grad])
 
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = ["ctx", *(f"input_{i}" for i in range(len(inputs)))]
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind) for name in names]
+    )
     members = {
         "halves": halves,
         "forward": staticmethod(forward),

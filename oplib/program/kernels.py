@@ -18,9 +18,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from .._tree import tree_map
+from .._tree import leaves, tree_map
 from ..dispatch.keys import CPU
-from ..dispatch.operator import Operator, Plan
+from ..dispatch.operator import Operator
 from ..dispatch.plan import resolve
 from ..dispatch.registry import get_op
 from ..dtypes import CPU as CPU_DEVICE
@@ -28,6 +28,7 @@ from ..graph import (
     Call,
     Constant,
     Graph,
+    Placeholder,
     Region,
     TensorMeta,
     Value,
@@ -49,12 +50,15 @@ from ..graph.values import same_layout
 from ..schema import TensorType
 from ..tensor.geometry import Geometry, contiguous_strides, extent
 from ..tensor.methods import IN_PLACE, NOT_ON_ITSELF
+from ..tensor.strided import strided_get
 from ..tensor.tensor import Tensor, tensor_from_result
 
 __all__ = ["KernelRun", "is_compilable", "optimized"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Strides: TypeAlias = tuple[int, ...]
+
+_copying_get: Final = get_op("std::strided_get").entries("CPU")[0].payload.function
 
 PASSES: Final = (dead_code, constant_folding, without_history, peepholes, cse, dead_code)
 """What a graph goes through before it is compiled, for runs that record no gradient."""
@@ -99,6 +103,7 @@ class KernelRun:
         ops = dict.fromkeys(node.op for node in graph.calls)
         self.kernels = [(op, op._plans) for op in ops]
         ufuncs = {node: ufunc for node in graph.calls if (ufunc := _ufunc_of(node)) is not None}
+        views = {node for node in graph.calls if _may_be_view(graph, node)}
         plan = plan_memory(graph, _temporaries(graph, set(ufuncs)))
         self._places: dict[Hashable, tuple[int, TensorMeta]] = {}
         self._size = plan.size
@@ -109,6 +114,11 @@ class KernelRun:
             if ufunc is None:
                 if node.op.schema.is_inplace and (ufunc := _in_place_of(node)) is not None:
                     return ufunc, node.arguments[0]
+                if node in views:
+                    return _read_in_place, None
+                kernel = _kernel_of(node) if node.op.schema.is_functional else None
+                if kernel is not None and _is_single(node):
+                    return _checked(kernel), None
                 return _planned(node.op, _has_only_tensors(node)), None
             value = node.results[0]
             if value not in plan.places:
@@ -250,6 +260,56 @@ def _as_array(ufunc: np.ufunc) -> Callable[..., Array]:
     return lambda *operands: np.asarray(ufunc(*operands))
 
 
+def _is_single(node: Call) -> bool:
+    """Return whether a call gives one tensor."""
+    return len(node.results) == 1 and isinstance(node.results[0], Value)
+
+
+@functools.cache
+def _checked(kernel: Callable[..., Any]) -> Callable[..., Array]:
+    """Return a kernel whose result is an array that shares no memory with its operands."""
+
+    def call(*args: Any, **by_keyword: Any) -> Array:
+        result = kernel(*args, **by_keyword)
+        if type(result) is not np.ndarray:
+            return np.array(result)
+        if result.base is None and not any(x is result or type(x) is list for x in args):
+            return result
+        operands = [leaf for leaf in leaves(args) if isinstance(leaf, np.ndarray)]
+        is_shared = any(np.may_share_memory(result, operand) for operand in operands)
+        return result.copy(order="K") if is_shared else result
+
+    return call
+
+
+def _may_be_view(graph: Graph, node: Any) -> bool:
+    """Return whether a read of an input may be a view: of nothing that changes, for nobody else."""
+    if not isinstance(node, Call) or node.op.qualname != "std::strided_get":
+        return False
+    result = node.results[0]
+    users = graph.users.get(result, ())
+    meta = result.tensor
+    is_dense = meta.strides == tuple([step * meta.dtype.itemsize for step in node.arguments[2]])
+    is_input = isinstance(graph.producers[node.arguments[0]], Placeholder)
+    return (
+        is_dense
+        and is_input
+        and all(
+            isinstance(u, Call) and u.op.namespace == "std" and u.op.schema.is_functional
+            for u in users
+        )
+    )
+
+
+def _read_in_place(base: Array, size: Any, stride: Any, offset: int) -> Array:
+    """Return the elements at addresses: a view where addresses are those of memory."""
+    place = tuple(size), tuple(stride), offset
+    if base.flags.c_contiguous:
+        return strided_get(base, *place)
+    copied: Array = _copying_get(base, *place)
+    return copied
+
+
 def _has_only_tensors(node: Call) -> bool:
     """Return whether every tensor argument is a tensor, no number and no list."""
     parameters = node.op.schema.arguments
@@ -268,8 +328,7 @@ def _planned(op: Operator[..., Any], only_tensors: bool) -> Callable[..., Any]:
 
     def call(*args: Any, **by_keyword: Any) -> Any:
         given = [_lifted(value) for value in (*args, *by_keyword.values())]
-        plan: Plan = op.find_plan(CPU) if only_tensors else lambda *a: op.call_positional(a)
-        result = plan(*given)
+        result = op.find_plan(CPU)(*given) if only_tensors else op.call_positional(given)
         return result.array if type(result) is Tensor else tree_map(_lowered, result)
 
     return call

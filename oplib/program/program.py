@@ -110,6 +110,13 @@ class Program:
         """Return the program as the text of one Python function."""
         return python_source(self.graph)
 
+    def to_html(self) -> str:
+        """Return a web page with the graph as a drawing and as text; it loads nothing else."""
+        return self.graph.html()
+
+    def _repr_html_(self) -> str:
+        return self.graph._repr_html_()
+
     def __str__(self) -> str:
         return str(self.graph)
 

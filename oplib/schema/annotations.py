@@ -70,21 +70,17 @@ _SEQUENCES: Final = (list, collections.abc.Sequence)
 _MAPPINGS: Final = (dict, collections.abc.Mapping)
 
 _TYPE_VARIABLES: Final = "there are no type variables: define one operator or overload per type"
-_USE_SEQUENCE: Final = "use Sequence[T] or list[T]"
+_UNORDERED: Final = "Set Iterable Iterator Generator Collection MutableSequence".split()
 _REPLACEMENTS: Final[dict[Any, str]] = {
     list: "say of what: list[Tensor], list[int]",
     collections.abc.Sequence: "say of what: Sequence[Tensor], Sequence[int]",
     tuple: "say of what: tuple[int, float] or tuple[int, ...]",
     dict: "say of what: dict[str, Tensor]",
     collections.abc.Mapping: "say of what: Mapping[str, Tensor]",
-    set: _USE_SEQUENCE,
-    frozenset: _USE_SEQUENCE,
-    collections.abc.Set: _USE_SEQUENCE,
-    collections.abc.Iterable: _USE_SEQUENCE,
-    collections.abc.Iterator: _USE_SEQUENCE,
-    collections.abc.Generator: _USE_SEQUENCE,
-    collections.abc.Collection: _USE_SEQUENCE,
-    collections.abc.MutableSequence: _USE_SEQUENCE,
+    **dict.fromkeys(
+        (set, frozenset, *(getattr(collections.abc, name) for name in _UNORDERED)),
+        "use Sequence[T] or list[T]",
+    ),
     collections.abc.MutableMapping: "use dict[K, V]",
     bytes: "use str, or a Tensor of uint8",
     collections.abc.Callable: "an operator takes data only: pass a str and choose in the body",

@@ -38,17 +38,22 @@ from .types import (
     opaque_class,
 )
 
-__all__ = ["BadDefaultError", "DtypeName", "Literal", "convert", "format_literal", "quote"]
+__all__ = [
+    "BARE_WORDS",
+    "BadDefaultError",
+    "DtypeName",
+    "Literal",
+    "convert",
+    "format_literal",
+    "quote",
+]
 
 _INT64: Final = range(-(2**63), 2**63)
 _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_MEMORY_FORMATS: Final = (
-    "contiguous_format",
-    "preserve_format",
-    "channels_last",
-    "channels_last_3d",
-)
-_BARE_WORDS: Final = {"Layout": ("strided",), "MemoryFormat": _MEMORY_FORMATS}
+BARE_WORDS: Final = {
+    "Layout": ["strided"],
+    "MemoryFormat": "contiguous_format preserve_format channels_last channels_last_3d".split(),
+}
 _DTYPE_CODES: Final = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool"
 ).split()
@@ -227,7 +232,7 @@ def _dtype_hint(literal: Literal) -> str:
 
 
 def _read_bare_word(literal: Literal, type_: Type) -> str:
-    words = _BARE_WORDS[str(type_)]
+    words = BARE_WORDS[str(type_)]
     if literal.kind != "word" or literal.value not in words:
         without = " without quotes" if literal.kind == "str" else ""
         raise _mismatch(literal, type_, f"write {join_names(words, 'or')}{without}")
@@ -419,7 +424,7 @@ def _holds_word(name: str, value: Any) -> bool:
         case "Device":
             return kind is Device
         case "Layout" | "MemoryFormat":
-            return value in _BARE_WORDS[name]
+            return value in BARE_WORDS[name]
         case "Any":
             return value is None or kind in (int, float, bool, complex, str)
     return False

@@ -92,11 +92,11 @@ class Address:
 def geometry_of(array: Any, relative_to: Any = None) -> Geometry:
     """Return the geometry of an array; of a NumPy array relative to another's first element.
 
-    Arrays that are not NumPy's have a ``geometry`` over their storage.
+    Other arrays have a ``geometry`` over their storage, or an ``offset`` in it, in bytes.
     """
     if not isinstance(array, np.ndarray):
-        own: Geometry = array.geometry
-        return own
+        own: Geometry | None = getattr(array, "geometry", None)
+        return own or Geometry(array.dtype, array.shape, array.strides, array.offset)
     base = array if relative_to is None else relative_to
     return Geometry.of_array(array, base.__array_interface__["data"][0])
 

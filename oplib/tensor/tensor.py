@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .. import _state
+from ..dispatch import registry
 from ..dispatch.keys import AUTOGRAD, CPU, INTERPRETER, META, VIEW, WEAK
 from ..dispatch.operator import hooks as operator_hooks
 from ..dtypes import CPU as CPU_DEVICE
 from ..dtypes import Device, as_device, is_inexact, short_dtype
-from ..errors import ArgumentError, AutogradError, DataDependentError, DispatchError
+from ..errors import ArgumentError, AutogradError, DataDependentError
 from .grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -235,15 +236,15 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
     def to(self, device: Device | str) -> Tensor:
         """Return the tensor on a device: itself if it is there.
 
-        ``to("meta")`` gives a tensor of the same shape, layout and dtype without data; there is no
-        way back. It requires grad if this one does, as a leaf.
+        Gradients flow back through the copy. ``to("meta")`` gives a tensor of the same shape,
+        layout and dtype without data, a leaf that requires grad if this does; nothing leads back.
 
         Raises
         ------
         DataDependentError
             From device ``"meta"`` to another.
-        DispatchError
-            Between other devices; backends that copy do not exist.
+        ArgumentError
+            To a device that no backend serves.
         """
         target, own = as_device(device), self.device
         if target == own:
@@ -256,7 +257,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
                 f"a meta tensor {self.describe()} has no data to bring to {target}\n"
                 "  make a tensor there (oplib.empty), or a fake: FakeTensorMode.from_tensor"
             )
-        raise DispatchError(f"there is no way to copy a tensor from {own} to {target}")
+        return registry.get_op("std::to_device")(self, target)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ values
 

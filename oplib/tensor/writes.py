@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..dispatch.keys import INTERPRETER
 from ..dispatch.operator import Operator
 from ..errors import AliasError
 from .geometry import Geometry, self_overlap
-from .meta_array import MetaArray
 from .storage import is_read_only
 from .tensor import Tensor
 
@@ -25,13 +25,13 @@ def check_destination(op: Operator[..., Any], name: str, tensor: Tensor) -> None
     Operators with the tag ``std:own_overlap_check`` decide about the second themselves.
     """
     array = tensor.array
+    if tensor._keys & INTERPRETER:
+        return  # checked where the interpreter writes
     if isinstance(array, np.ndarray):
         readonly = is_read_only(array, tensor._storage)
-        geometry = Geometry(array.dtype, array.shape, array.strides)
-    elif isinstance(array, MetaArray):
-        readonly, geometry = array.readonly, array.geometry
     else:
-        return
+        readonly = getattr(array, "readonly", False)
+    geometry = Geometry(array.dtype, array.shape, array.strides)
     if readonly:
         raise AliasError(
             f"{op.qualname}: argument `{name}` is written, but its array is read-only\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -10,11 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import oplib
 from oplib import AutogradError, PyLayer, Tensor, amp
 from oplib.autograd import backward, recompute, saved_tensors_hooks
 from tests.autograd.helpers import assert_values, leaf, no_collector, tensor
+from tests.autograd.test_against_torch import (
+    BINARY,
+    UNARY,
+    VIEWS,
+    WRITES,
+    Outcome,
+    loss_of,
+    oplib_side,
+    programs,
+)
 
 
 class Counted:
@@ -436,3 +448,38 @@ def test_a_captured_program_computes_again_in_its_backward() -> None:
 def test_only_a_function_is_recomputed(wrong: Any) -> None:
     with pytest.raises(oplib.ArgumentError, match="recompute takes a function"):
         recompute(wrong, leaf(1.0))
+
+
+def run_program(steps: list[Any], *inputs: Tensor) -> Tensor:
+    """Return the loss of a random program on copies of its inputs; refused steps are left out."""
+    outcome = Outcome(oplib_side(), [])
+    outcome.pool = [x * 1.1 for x in inputs]
+    for step in steps:
+        outcome.perform(step)
+    return loss_of(outcome.pool) + (outcome.pool[0] * 0.1).sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs([*UNARY, *BINARY, *VIEWS, *WRITES]))
+def test_random_programs_have_their_gradients_of_both_orders(program: Any) -> None:
+    leaves, steps = program
+    inputs = Outcome(oplib_side(), leaves).leaves
+    tracked = [x for x in inputs if x.requires_grad]
+
+    def derivatives(loss: Tensor) -> list[Any]:
+        first = oplib.grad(loss, tracked, create_graph=True, allow_unused=True)
+        penalty = sum(((g * g).sum() for g in first if g is not None), start=loss)
+        return [*first, *oplib.grad(penalty, tracked, allow_unused=True)]
+
+    try:
+        expected = derivatives(run_program(steps, *inputs))
+    except AutogradError as error:
+        with pytest.raises(AutogradError, match=re.escape(str(error).split(":")[0]) + "|version"):
+            derivatives(recompute(run_program, steps, *inputs))
+        return
+    for got, gradient in zip(
+        derivatives(recompute(run_program, steps, *inputs)), expected, strict=True
+    ):
+        assert (got is None) == (gradient is None)
+        if got is not None:
+            np.testing.assert_array_equal(got.numpy(), gradient.numpy())

@@ -11,7 +11,7 @@ import pytest
 import oplib
 from oplib.backends.host import HostFallbackWarning, _warned
 from oplib.dispatch.keys import DEVICE_BITS
-from oplib.errors import ArgumentError, DispatchError, RegistrationError
+from oplib.errors import AliasError, ArgumentError, DispatchError, RegistrationError
 from oplib.tensor.tensor import tensor_from_array
 
 
@@ -20,17 +20,19 @@ class NpuArray:
 
     transfers = 0
 
-    def __init__(self, data: np.ndarray[Any, Any], base: NpuArray | None = None) -> None:
+    def __init__(
+        self, data: np.ndarray[Any, Any], base: NpuArray | None = None, offset: int = 0
+    ) -> None:
         self.data = data
         self.base = base
         self.shape, self.dtype, self.strides = data.shape, data.dtype, data.strides
-        self.nbytes, self.offset = data.nbytes, 0
+        self.nbytes, self.offset = data.nbytes, offset
 
     def __setitem__(self, index: Any, value: NpuArray) -> None:
         self.data[index] = value.data
 
     def view(self) -> NpuArray:
-        return NpuArray(self.data[...], self)
+        return NpuArray(self.data[...], self, self.offset)
 
 
 def to_numpy(array: NpuArray) -> np.ndarray[Any, Any]:
@@ -44,14 +46,12 @@ def from_numpy(array: np.ndarray[Any, Any]) -> NpuArray:
 
 
 def view(array: NpuArray, geometry: Any) -> NpuArray:
-    origin = array.data
-    start = origin.__array_interface__["data"][0]
-    owner = origin
+    owner = array.data
     while owner.base is not None:
         owner = owner.base
-    offset = start - owner.__array_interface__["data"][0] + geometry.offset
+    offset = array.offset + geometry.offset
     data = np.ndarray(geometry.shape, geometry.dtype, owner, offset, geometry.strides)
-    return NpuArray(data, array)
+    return NpuArray(data, array, offset)
 
 
 def register(**options: Any) -> Any:
@@ -139,6 +139,64 @@ def test_writes_and_views_on_the_host_reach_the_device(npu: Any) -> None:
     assert x.inplace_version == 1
     x[1:].mul_(10)
     assert x.tolist() == [2, 30, 40]
+
+
+def test_gradients_flow_through_writes_to_views_on_the_device(npu: Any) -> None:
+    x = tensor(1.0, 2.0, 3.0).requires_grad_()
+    y = x * 2
+    y[1:] *= 3
+    (y * y).sum().backward()
+    assert x.grad is not None
+    assert x.grad.device == x.device
+    assert x.grad.tolist() == [8.0, 144.0, 216.0]
+
+
+def test_a_view_elsewhere_than_asked_is_refused(npu: Any) -> None:
+    npu.remove()
+
+    def wrong(array: NpuArray, geometry: Any) -> NpuArray:
+        return NpuArray(view(array, geometry).data, array)
+
+    with register(fallback="host", view=wrong), pytest.raises(AliasError, match="another view"):
+        tensor(1.0, 2.0)[1:]
+
+
+def test_a_destination_that_overlaps_itself_is_refused(npu: Any) -> None:
+    with pytest.raises(AliasError, match="`x` overlaps itself"):
+        tensor(1.0).expand((3,)).mul_(2.0)
+
+
+def test_tensors_go_to_a_device_and_back_with_their_gradient(npu: Any) -> None:
+    x = oplib.tensor([1.0, 2.0], requires_grad=True)
+    there = x.to("npu")
+    assert type(there.array) is NpuArray
+    assert there.to("npu") is there
+    back = (there * 3).to("cpu")
+    assert type(back.array) is np.ndarray
+    assert back.tolist() == [3.0, 6.0]
+    back.sum().backward()
+    assert x.grad is not None
+    assert (x.grad.device, x.grad.tolist()) == (x.device, [3.0, 3.0])
+
+
+def test_a_copy_to_a_device_is_captured_and_inferred(npu: Any) -> None:
+    x = oplib.ones(2)
+    program = oplib.capture(lambda x: x.to("npu") * 2, x)
+    assert "std.to_device(x, @npu)" in str(program.graph)
+    assert type(program(x).array) is NpuArray
+    with oplib.FakeTensorMode() as mode:
+        fake = mode.from_tensor(x).to("npu")
+    assert (fake.shape, fake.device.type) == ((2,), "npu")
+
+
+def test_a_device_that_holds_no_values_is_refused() -> None:
+    for device, message in [("meta", "holds none"), ("xpu", "no backend serves device 'xpu'")]:
+        with pytest.raises(ArgumentError, match=message):
+            oplib.ops.std.to_device(oplib.ones(2), device)
+    x = oplib.ones(2)
+    same = oplib.ops.std.to_device(x, "cpu")
+    assert same.tolist() == [1, 1]
+    assert same._storage is not x._storage
 
 
 def test_fakes_never_come_to_the_host(npu: Any, lib: oplib.Library) -> None:

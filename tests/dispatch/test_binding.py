@@ -142,7 +142,15 @@ REFUSED = [
     ("Tensor", np.ma.masked_array([1.0]), "masked"),
     ("Tensor", np.array([object()]), "no numbers"),
     ("Tensor[]", X, r"list\(x\)"),
-    ("Tensor[]", [X, None], "must be a Tensor"),
+    ("Tensor[]", [X, None], r"`y\[1\]` must be a Tensor, got None"),
+    ("int[]", [1, 2.5], r"`y\[1\]` must be int, got float 2.5"),
+    ("bool[]", (True, 1), r"`y\[1\]` must be bool, got int 1"),
+    ("int[][]", [[1], [2, "a"]], r"`y\[1\]\[1\]` must be int, got str 'a'"),
+    ("int[]", [1, oplib.ones(2)], r"`y\[1\]` must be int, got a Tensor f64\[2\]"),
+    ("(int, Tensor)", (1, "a"), r"`y\[1\]` must be a Tensor, got str 'a'"),
+    ("Dict(str, Tensor)", {"a": X, "b": None}, r"`y\['b'\]` must be a Tensor, got None"),
+    ("Dict(str, int)", {1: 1}, "must be a mapping with str keys"),
+    ("Tensor?[]", [None, np.array([object()])], r"`y\[1\]` has dtype object"),
 ]
 
 
@@ -153,7 +161,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(
     op, seen = catcher(lib, f"{kind} y")
     with pytest.raises(ArgumentError, match=message) as caught:
         op(X, given_)
-    assert str(caught.value).startswith("b::f: argument `y` ")
+    assert str(caught.value).startswith("b::f: argument `y")
     assert f"signature  {op.schema}" in str(caught.value)
     assert seen == []
 

@@ -6,6 +6,7 @@ versions of inputs; gradients of all leaves."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,7 @@ from oplib.graph import (
     verify,
     without_history,
 )
+from oplib.program import load, save
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.program import Broken, Program, Runner
 
@@ -87,6 +89,16 @@ def _after_passes(function: Callable[..., Any], program: Program, inputs: Sequen
     return made.with_graph(graph)(*inputs)
 
 
+def _saved(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
+    made = oplib.capture(function, *program.layout.make(95).tensors)
+    file = io.BytesIO()
+    save(made, file)
+    loaded = load(file)
+    assert str(loaded) == str(made)
+    assert loaded.guards == made.guards
+    return loaded(*inputs)
+
+
 def _compiled(function: Callable[..., Any], program: Program, inputs: Sequence[Tensor]) -> Any:
     compiled = oplib.compile(function)
     examples = program.layout.make(96)
@@ -101,6 +113,7 @@ MODES: dict[str, Call] = {
     "capture": _captured,
     "passes": _after_passes,
     "compile": _compiled,
+    "saved": _saved,
     "functionalize twice": _twice,
     "capture in functionalize": _captured_inside,
     "functionalize in capture": _functionalized_inside,

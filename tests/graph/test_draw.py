@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from xml.etree import ElementTree
 
 from hypothesis import given
 
@@ -49,3 +50,19 @@ def test_every_node_is_drawn_once(graph: Graph) -> None:
     for drawn in (graph.dot(), graph.mermaid()):
         places = re.findall(r"^    n(\d+) ?[\[(]", drawn, re.MULTILINE)
         assert [int(place) for place in places] == list(range(len(graph.nodes)))
+
+
+def test_the_page_is_well_formed_loads_nothing_and_shows_every_node() -> None:
+    graph = parse(TEXT)
+    page = graph.html()
+    root = ElementTree.fromstring(page.split("\n", 1)[1].replace('"utf-8">', '"utf-8"/>'))
+    assert "".join(root.find("body/pre").itertext()) == TEXT  # type: ignore[union-attr]
+    names = "{http://www.w3.org/2000/svg}"
+    drawn = ["".join(text.itertext()) for text in root.iter(f"{names}text")]
+    assert drawn == ["x: f32[3]", *(line.strip() for line in TEXT.splitlines()[1:])]
+    assert not any(word in page for word in ("<script", "src=", "href=", "@import"))
+    assert [path.get("class") for path in root.iter(f"{names}path")].count("dashed") == 1
+    tops = [float(str(box.get("y"))) for box in root.iter(f"{names}rect")]
+    assert tops[0] < tops[1] < tops[2] < tops[3]
+    assert tops[4] > tops[0]
+    assert graph._repr_html_() in page

@@ -598,7 +598,7 @@ def test_a_tensor_is_already_on_its_device() -> None:
 def test_there_is_no_way_back_from_meta() -> None:
     with pytest.raises(DataDependentError, match="has no data to bring to cpu"):
         real(2).to("meta").to("cpu")
-    with pytest.raises(oplib.DispatchError, match="no way to copy a tensor from cpu to npu"):
+    with pytest.raises(ArgumentError, match="no backend serves device 'npu'"):
         real(2).to("npu")
     with pytest.raises(ArgumentError, match="not a device"):
         real(2).to("gpuu")

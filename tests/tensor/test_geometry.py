@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oplib
 from oplib._dims import Facts
 from oplib.errors import AliasError, DataDependentError
 from oplib.tensor import geometry as geometry_module
@@ -354,3 +355,10 @@ def test_keep_layout_counts_unknown_lengths_as_more_than_one() -> None:
     assert str(keep_layout((m, n), [turned, turned], 4)) == "(4, 4*u1)"
     with pytest.raises(DataDependentError):
         keep_layout((n, m), [((n, m), (8 * n, 8 * m))], 4)
+
+
+def test_the_modules_of_the_package_are_found_beside_the_function_of_its_name() -> None:
+    import oplib.tensor.geometry as by_import
+
+    assert by_import.Geometry is Geometry
+    assert oplib.tensor([1.0]).shape == (1,)
