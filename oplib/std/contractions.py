@@ -44,6 +44,11 @@ def _labels(equation: str) -> tuple[list[str], str]:
 def _lengths(inputs: Sequence[str], operands: Sequence[Any]) -> dict[str, Any]:
     """Return the length of each label; all axes of a label agree."""
     lengths: dict[str, Any] = {}
+    if len(inputs) != len(operands):
+        raise ArgumentError(
+            f"std::einsum: {','.join(inputs)!r} names {len(inputs)} operands, "
+            f"{len(operands)} are given"
+        )
     for labels, operand in zip(inputs, operands, strict=True):
         for label, length in zip(labels, operand.shape, strict=True):
             if not same(lengths.setdefault(label, length), length):

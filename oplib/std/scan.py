@@ -119,4 +119,4 @@ def diff(x: Tensor, n: int, dim: int) -> Tensor:
     for _ in range(n):
         length = x.shape[normalize_dim(dim, x.ndim)]
         x = x.narrow(dim, 1, length - 1) - x.narrow(dim, 0, length - 1)
-    return x
+    return x if n > 0 else x.clone()

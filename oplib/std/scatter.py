@@ -58,7 +58,9 @@ def _matching(src: Tensor, index: Tensor, name: str) -> Tensor:
 )
 def index_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Add sums of slices."""
-    return x + index_sum(src, _slices(x, dim, index), x.shape)
+    axis = normalize_dim(dim, x.ndim)
+    size = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    return x + index_sum(src.expand(size), _slices(x, dim, index), x.shape)
 
 
 @composite(

@@ -22,6 +22,7 @@ from ..autograd.pylayer import PyLayer
 from ..dispatch.facets import FAKE, FUNCTIONAL, GRADIENT
 from ..dispatch.gradient_rule import return_names
 from ..dispatch.operator import Operator
+from ..dispatch.tags import RANDOM
 from ..dtypes import is_inexact
 from ..schema import FunctionSchema
 from ..schema.types import (
@@ -115,6 +116,16 @@ class Call:
     def tensors(self) -> list[tuple[str, Tensor]]:
         """The tensors among the leaves."""
         return [(name, leaf) for name, leaf in self.leaves if isinstance(leaf, Tensor)]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether equal calls may differ: tagged so, or random without a generator."""
+        op = self.subject.op
+        if op is None:
+            return False
+        random = RANDOM in op.effects or "nondeterministic_seeded" in op.tags
+        given = any(isinstance(leaf, np.random.Generator) for _, leaf in self.leaves)
+        return "nondeterministic" in op.tags or (random and not given)
 
     @property
     def inexact(self) -> list[tuple[str, Tensor]]:

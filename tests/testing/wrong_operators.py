@@ -850,3 +850,14 @@ def shares_scratch_memory_between_threads(lib: Library) -> Any:
         return work + work
 
     return doubled(lib, kernel, fake=c_order), (x(),)
+
+
+@wrong("pickle", "a captured program: pickled raises", "functional")
+def takes_what_cannot_be_copied(lib: Library) -> Any:
+    op = operator(
+        lib,
+        "f(Tensor x, Any key=None) -> Tensor",
+        lambda x, key: x + x,
+        fake=lambda x, key: like_spec(x),
+    )
+    return op, (x(), lambda value: value)

@@ -41,7 +41,10 @@ __all__ = ["ARGUMENTS", "LAYOUT", "PICKLE", "PROVIDERS", "THREADS"]
 
 def _unrepeatable(session: Session) -> str:
     op = session.subject.op
-    return "tagged nondeterministic" if op is not None and "nondeterministic" in op.tags else ""
+    if op is not None and "nondeterministic" in op.tags:
+        return "tagged nondeterministic"
+    random = bool(session.samples) and all(call.is_random for call in session.samples)
+    return "random, and no generator is given" if random else ""
 
 
 def _differs(trial: Trial, call: Call, got: Outcome, want: Outcome, what: str) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,23 +29,23 @@ def _unable(session: Session) -> str:
         return ""
     if "nondeterministic" in op.tags:
         return "tagged nondeterministic"
-    has_generator = any(
-        isinstance(leaf, np.random.Generator) for call in session.samples for _, leaf in call.leaves
-    )
-    if "nondeterministic_seeded" in op.tags and not has_generator:
-        return "tagged random, and no generator is given"
-    return ""
+    random = all(call.is_random for call in session.samples)
+    return "random, and no generator is given" if random else ""
 
 
 def _examine(trial: Trial) -> Iterator[Problem]:
     rng = np.random.default_rng(trial.session.seed)
     for call in trial.calls():
+        if call.is_random:
+            trial.run -= 1
+            continue
         yield from _repeats(trial, call)
         yield from _follows_the_values(trial, call, rng)
         yield from _effects(trial, call)
     for call in trial.session.samples[:1]:
-        yield from _ambient(call)
-    yield from _remembers(trial, rng)
+        if not call.is_random:
+            yield from _ambient(call)
+    yield from _remembers(trial)
 
 
 # ---------------------------------------------------------------------- equal inputs
@@ -157,14 +158,14 @@ def _follows_the_values(trial: Trial, call: Call, rng: np.random.Generator) -> I
         )
 
 
-def _remembers(trial: Trial, rng: np.random.Generator) -> Iterator[Problem]:
+def _remembers(trial: Trial) -> Iterator[Problem]:
     """Let the first call of new shapes see NaN only: a result cached by shape keeps them."""
     for call in trial.session.samples:
-        if call.kind != "given" or not call.inexact or call.written():
+        if call.is_random or call.kind != "given" or not call.inexact or call.written():
             continue
         if _has_nan(call.fresh().run()):
             continue
-        larger = _with_other_lengths(call, rng)
+        larger = _with_other_lengths(call)
         if larger is None:
             continue
         poisoned = _poisoned(larger)
@@ -183,7 +184,7 @@ def _remembers(trial: Trial, rng: np.random.Generator) -> Iterator[Problem]:
             return
 
 
-def _with_other_lengths(call: Call, rng: np.random.Generator) -> Call | None:
+def _with_other_lengths(call: Call) -> Call | None:
     """Return a call of lengths that no sample has: every distinct length becomes a new prime."""
     lengths = sorted({n for _, t in call.tensors for n in t.shape if n > 1})
     primes = (11, 13, 17, 19, 23, 29)
@@ -195,8 +196,7 @@ def _with_other_lengths(call: Call, rng: np.random.Generator) -> Call | None:
         shape = tuple(new.get(n, n) for n in t.shape)
         made[id(t)] = tensor_from_array(np.resize(t.array, shape).astype(t.dtype))
     values = [made.get(id(leaf), leaf) for _, leaf in call.leaves]
-    larger = call.with_leaves(values)
-    return redrawn(larger, rng, "new sizes", "size")
+    return replace(call.with_leaves(values), label="new sizes", kind="size")
 
 
 def _poisoned(call: Call) -> Call:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+
 from ..._dims import SymInt
 from ..._text import short_repr
 from ..._tree import flatten, leaves, tree_map
@@ -178,7 +180,7 @@ def _examine(trial: Trial) -> Iterator[Problem]:
     if resolve(op, META).kind == "derived":
         return  # the schema is the rule, and says nothing about which shapes fit
     for refusal in trial.session.refused:
-        if refusal.call.kind in ("size", "option"):
+        if refusal.call.kind in ("size", "option") and not _by_value(refusal):
             yield from _refuses_too(trial, refusal)
 
 
@@ -240,6 +242,13 @@ def _form(result: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------------- refusals
+
+
+def _by_value(refusal: Outcome) -> bool:
+    """Return whether values were refused: an index outside an axis, a singular matrix."""
+    indices = any(t.dtype.kind in "iu" and t.size for _, t in refusal.call.tensors)
+    error = refusal.error
+    return isinstance(error, np.linalg.LinAlgError) or (isinstance(error, IndexError) and indices)
 
 
 def _refuses_too(trial: Trial, refusal: Outcome) -> Iterator[Problem]:

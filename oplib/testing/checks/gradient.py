@@ -176,6 +176,8 @@ def _unable(session: Session) -> str:
         return "no inexact tensor argument"
     if calls and not any(differentiable_names(call) for call in calls):
         return "every argument is declared non-differentiable"
+    if calls and all(call.is_random for call in calls):
+        return "random, and no generator is given"
     subject = session.subject
     if subject.op is None or not calls:
         return ""
@@ -231,6 +233,7 @@ def _calls(trial: Trial) -> Iterator[Call]:
         call
         for call in trial.calls()
         if differentiable_names(call)
+        and not call.is_random
         and any(t.size for _, t in call.inexact)
         and all(np.isfinite(t.array).all() for _, t in call.inexact)
         and (call.size <= ELEMENTS or call.kind == "given")
