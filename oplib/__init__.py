@@ -267,10 +267,6 @@ def _install() -> None:
     protocols.install_protocols()
     register_annotation(Tensor, TensorType(), "tensor")
     ledger.DEFINITION_LISTENERS.append(_forget)
-    # The function `tensor` has the name of a package: ``import oplib.tensor.geometry as g`` looks
-    # its modules up on the function.
-    package = sys.modules[f"{__name__}.tensor"]
-    vars(tensor).update((n, m) for n, m in vars(package).items() if isinstance(m, ModuleType))
 
 
 def _forget(qualname: str) -> None:
@@ -284,6 +280,8 @@ def __getattr__(name: str) -> Any:
     """Find a built-in operator, or a part that is loaded when it is first used."""
     if name in _LAZY:
         found = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+        if name == "tensor":
+            _lend_modules(found)
     elif name in ("amp", "graph", "program", "testing"):
         found = importlib.import_module(f"{__name__}.{name}")
     elif not name.startswith("_") and has_op(f"std::{name}"):
@@ -293,6 +291,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'oplib' has no attribute {name!r}{did_you_mean(name, known)}")
     globals()[name] = found
     return found
+
+
+def _lend_modules(function: Any) -> None:
+    """Let the function `tensor` have the modules of the package of its name.
+
+    ``import oplib.tensor.geometry as g`` looks them up on it.
+    """
+    package = sys.modules[f"{__name__}.tensor"]
+    vars(function).update((n, m) for n, m in vars(package).items() if isinstance(m, ModuleType))
 
 
 def __dir__() -> list[str]:

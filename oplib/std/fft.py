@@ -162,8 +162,11 @@ def _irfft(x: Any, n: int, dim: int, norm: str) -> Array:
 @irfft_c2r.register_fake
 def _irfft_spec(x: Any, n: int, dim: int, norm: str) -> TensorSpec:
     axis = _check("irfft", x, dim, norm)
-    if n < 1:
-        raise ArgumentError(f"std::irfft to {n} points")
+    if n < 1 or x.shape[axis] != n // 2 + 1:
+        raise ArgumentError(
+            f"std::irfft_c2r to {n} points takes {n // 2 + 1} of the transform, "
+            f"got {x.shape[axis]}; irfft cuts or pads"
+        )
     shape = (*x.shape[:axis], n, *x.shape[axis + 1 :])
     return TensorSpec(shape, real_dtype(_complex(x.dtype)))
 

@@ -531,10 +531,9 @@ def alias_of(base: Tensor, array: Any) -> Tensor:
 # Note [Strangers]
 # ~~~~~~~~~~~~~~~~
 # Two handles on one buffer that are no views of each other (one came from `detach`, or both from
-# one ndarray) do not share a history. A write through one would change the value of the other
-# behind the back of its history, so it is refused while the other requires grad; and after a
-# recorded write to one, the other must not pass as a constant. Both are asked of the Storage, which
-# knows its families as soon as there are several; a handle alone on its buffer never pays.
+# one ndarray) do not share a history. A write through one is refused while the other requires grad;
+# after a recorded write to one, the other must not pass as a constant. The Storage knows its
+# families as soon as there are several; a handle alone on its buffer never pays.
 
 
 def stranger_of(base: Tensor, array: Any) -> Tensor:

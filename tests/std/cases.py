@@ -153,7 +153,7 @@ CASES: dict[str, list[Call]] = {
     "fft_c2c": [call(CUBE, 1), call(A, -1, "ortho")],
     "ifft_c2c": [call(CUBE, 1), call(A, 0, "forward")],
     "rfft_r2c": [call(CUBE, 1), call(A, -1, "ortho")],
-    "irfft_c2r": [call(A, 6, -1), call(A, 5, 0, "forward")],
+    "irfft_c2r": [call(A, 6, -1), call(A, 7, -1), call(A, 5, 0, "forward")],
     "fft": [call(A), call(CUBE, 5, 1), call(A, 2, 0, "ortho")],
     "ifft": [call(A), call(CUBE, 2, 1)],
     "rfft": [call(A), call(CUBE, 5, 1, "forward"), call(A, 2)],
