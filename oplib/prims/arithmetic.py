@@ -59,8 +59,8 @@ add.register_vjp(x=lambda grad: grad, y=lambda grad: grad)
 conj: TensorOperator = declare(
     "conj(Tensor x) -> Tensor", "The complex conjugate; a copy of a real tensor.", *POINTWISE
 )
-conj.register_kernel("cpu", lambda x: np.conjugate(x) if np.iscomplexobj(x) else np.array(x))
-conj.register_fake(like_spec)
+conj.register_kernel("cpu", np.conjugate)
+conj.register_fake(lambda x: like_spec(x, np.conjugate(np.empty(0, x.dtype)).dtype))  # int8 of bool
 conj.register_vjp(x=lambda grad: conj(grad))
 
 mask: TensorOperator = declare(

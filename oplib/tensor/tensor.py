@@ -311,7 +311,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
 
     def __index__(self) -> int:
         value = self.item()
-        if not isinstance(value, int) or isinstance(value, bool):
+        if type(value) is not int:
             raise ArgumentError(f"only an integer tensor can be an index, not {self.describe()}")
         return value
 
@@ -457,8 +457,7 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
 
     def _kind(self) -> str:
         """Return what stands for the values of a tensor that has none to show."""
-        shape = ", ".join(map(str, self.shape))
-        text = f"{short_dtype(self.dtype)}[{shape}]"
+        text = f"{short_dtype(self.dtype)}[{', '.join(map(str, self.shape))}]"
         if self._keys & INTERPRETER:
             return f"{type(self.array).__name__}, {text}"
         device = self.device

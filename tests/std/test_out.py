@@ -151,9 +151,11 @@ def test_gradients_pass_a_view_between_complex_numbers_and_their_parts_only():
             (x * 1).view(dtype)
 
 
-def test_the_conjugate_of_bools_and_ints_is_a_copy_of_their_dtype():
-    for dtype in ("bool", "int8"):
-        x = oplib.tensor([1, 0]).cast(dtype)
-        y = oplib.conj(x)
-        assert y.dtype == x.dtype
-        assert not np.shares_memory(x.numpy(), y.numpy())
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float32"])
+def test_the_conjugate_of_a_real_tensor_is_a_copy_of_the_dtype_numpy_gives_and_the_fake_says(dtype):
+    x = oplib.tensor([1, 0]).cast(dtype)
+    y = oplib.conj(x)
+    assert y.dtype == np.conjugate(x.numpy()).dtype
+    assert not np.shares_memory(x.numpy(), y.numpy())
+    with oplib.FakeTensorMode() as mode:
+        assert oplib.conj(mode.from_tensor(x)).dtype == y.dtype
