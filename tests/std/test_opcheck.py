@@ -12,8 +12,8 @@ from tests.std.cases import CASES, UNINITIALISED, as_tensors, operator
 oplib.std.load_all()
 
 ELSEWHERE = ("gradient", "second_gradient", "functional", "threads")
-SAMPLES = 4
-"""Derived calls per operator: a few of three hundred operators take half a minute."""
+SAMPLES = 2
+"""Derived calls per operator: a few of three hundred operators take long enough."""
 
 FOR_RULES_ONLY = ("index_sum", "index_winners")
 """What only gradient rules call: arguments a user cannot give are not refused by name."""

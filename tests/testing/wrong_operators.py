@@ -263,7 +263,7 @@ def two_elements_of_a_list_share_memory(lib: Library) -> Any:
     return op, (x(),)
 
 
-@wrong("alias", "the next call returns again")
+@wrong("alias", "the next call returns again", "threads")
 def returns_its_work_buffer_every_time(lib: Library) -> Any:
     buffers: dict[Any, Any] = {}
 
