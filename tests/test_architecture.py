@@ -84,7 +84,7 @@ FLOORS: Floors = (
             "returned context recorder general layer_facts layer_outputs layer_plan pylayer stage "
             "backward_graph checkpoint",
         ),
-        package("meta", "conversion mode context placement results stage"),
+        package("meta", "conversion mode context placement results stage estimate"),
         package(
             "functionalize",
             "access storage opaque tapes views level writes interpreter memory groups outcome "
@@ -94,7 +94,8 @@ FLOORS: Floors = (
             "graph",
             "literals values names ir builder text compare draw tokens operands parse fitting "
             "invariants verify evaluate source passes.manager passes.dead_code passes.cse "
-            "passes.constant_folding passes.peepholes passes.reinplace passes.memory_plan passes",
+            "passes.constant_folding passes.peepholes passes.reinplace passes.memory_plan passes "
+            "readiness",
         ),
     ),
     # 6: what combines siblings

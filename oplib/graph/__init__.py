@@ -12,6 +12,7 @@
     source.py     the same as generated Python
     draw.py       Graphviz, Mermaid, HTML
     passes/       `Graph -> Graph`, one pass per file
+    readiness.py  is an operator ready for graph compilers
 
 A graph knows nothing of how it was captured: that is `oplib/program/`. Imports floors 0 to 4.
 """
@@ -63,6 +64,7 @@ from .passes import (
     run_passes,
     without_history,
 )
+from .readiness import Readiness, readiness
 from .source import compile_graph, python_source
 from .text import graph_text, line_of
 from .values import Digest, Meta, PyMeta, Reference, Same, TensorMeta, TokenMeta, Value
@@ -91,6 +93,7 @@ __all__ = [
     "Placeholder",
     "Provenance",
     "PyMeta",
+    "Readiness",
     "Rebind",
     "Reference",
     "Region",
@@ -121,6 +124,7 @@ __all__ = [
     "peepholes",
     "plan_memory",
     "python_source",
+    "readiness",
     "reinplace",
     "run_passes",
     "same_graph",

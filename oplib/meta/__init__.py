@@ -13,6 +13,7 @@ A *meta* tensor lives on device ``"meta"``; a *fake* claims another device and b
     placement    which device and mode a call belongs to
     results      what a rule returned, checked
     stage        the calls: by rule, by geometry, derived
+    estimate     what a program would allocate
 
 Imports floors 0 to 4.
 """
@@ -47,13 +48,16 @@ from ..shapes import (
 from ..tensor.meta_array import MetaArray
 from ..tensor.tensor import ARRAY_TYPES, ArrayType
 from .context import FakeContext, get_ctx, refuse_value
+from .estimate import Estimate, OperatorCost, estimate
 from .mode import FakeTensorMode, adopt
 from .stage import MetaStage
 
 __all__ = [
+    "Estimate",
     "FakeContext",
     "FakeTensorMode",
     "MetaStage",
+    "OperatorCost",
     "TensorSpec",
     "as_size",
     "broadcast",
@@ -61,6 +65,7 @@ __all__ = [
     "check",
     "concat",
     "contiguous_strides",
+    "estimate",
     "gather",
     "get_ctx",
     "install",

@@ -18,6 +18,7 @@ from .. import _state
 from ..dispatch.keys import AUTOGRAD, META, VIEW, WEAK
 from ..dtypes import Device
 from ..prims import clone
+from ..tensor.geometry import extent
 from ..tensor.grad_meta import (
     AccumulationNode,
     AutogradMeta,
@@ -194,7 +195,7 @@ def _extent(array: Any) -> tuple[int, int | None]:
     Of memory that no array owns neither is known; its offsets are addresses.
     """
     if not isinstance(array, np.ndarray):
-        return 0, array.nbytes
+        return 0, extent(array.geometry)[1] if array.nbytes is None else array.nbytes
     owner = owner_of(array)
     if isinstance(owner, np.ndarray):
         return _address(owner), owner.nbytes

@@ -207,6 +207,17 @@ def test_a_meta_tensor_converts_to_a_fake_of_the_device_given(mode: FakeTensorMo
     assert (str(fake.device), fake.strides) == ("npu:1", meta.strides)
 
 
+def test_a_view_of_a_converted_meta_tensor_reaches_as_far_as_its_storage(
+    mode: FakeTensorMode,
+) -> None:
+    base = oplib.zeros(4, 4, device="meta")
+    mode.from_tensor(base)
+    row = mode.from_tensor(base[0])
+    assert row.as_strided((16,), (1,), 0).shape == (16,)
+    with pytest.raises(oplib.AliasError, match="storage"):
+        row.as_strided((17,), (1,), 0)
+
+
 def test_only_tensors_convert(mode: FakeTensorMode) -> None:
     with pytest.raises(ArgumentError, match="takes a Tensor, got array"):
         mode.from_tensor(np.ones(2))
