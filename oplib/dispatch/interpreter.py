@@ -227,7 +227,9 @@ def _highest_frame(state: _state.State, tensors: Sequence[Any]) -> Frame | None:
 
 
 def _leaked(frame: Frame) -> CaptureError:
-    name = type(frame.interpreter).__name__
+    around = frame.outer.stack[-1:]
+    captured = any(f.closed and f.interpreter.builds_graph for f in (frame, *around))
+    name = "capture" if captured else type(frame.interpreter).__name__
     return CaptureError(
         f"a tensor of a finished {name} was used again; the run was opened at {frame.opened_at}\n"
         f"  return it from the function instead of keeping it"

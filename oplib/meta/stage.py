@@ -355,8 +355,14 @@ def _missing_text(op: Operator[..., Any]) -> str:
     """Return the message for a missing fake rule, with a stub that runs when pasted."""
     signature = signature_of(op.schema)
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
-    fresh = [r for i, r in enumerate(op.schema.returns) if not op.schema.returned_argument(i)]
-    body = ", ".join([_stub_of(ret.type, op) for ret in fresh]) or "None"
+    parts = [
+        _stub_of(ret.type, op, op.schema.aliased_arguments(i))
+        for i, ret in enumerate(op.schema.returns)
+        if not op.schema.returned_argument(i)
+    ]
+    body = ", ".join(parts) or "None"
+    if op.schema.is_view:
+        body += "  # the view, made with view operators"
     return (
         f"{op.qualname} has no fake rule, so its result cannot be inferred without data\n"
         f"  defined  {op.definition_source}\n"
@@ -367,14 +373,17 @@ def _missing_text(op: Operator[..., Any]) -> str:
     )
 
 
-def _stub_of(kind: Type, op: Operator[..., Any]) -> str:
-    """Return an expression for one result, like the first tensor argument."""
+def _stub_of(kind: Type, op: Operator[..., Any], viewed: Sequence[str] = ()) -> str:
+    """Return an expression for one result: a view, or like the first tensor argument."""
     if isinstance(kind, ListType):
-        return f"[{_stub_of(kind.element, op)}]"
+        return f"[{_stub_of(kind.element, op, viewed)}]"
     if isinstance(kind, OptionalType):
         kind = kind.element
     if not isinstance(kind, TensorType):
         return "0"
+    for name in viewed:
+        listed = isinstance(op.schema.argument(name).type, ListType)
+        return f"{name}{'[0]' if listed else ''}[...]"
     tensors = {name: op.schema.argument(name).type for name in op.schema.differentiable_arguments}
     for name, given in sorted(tensors.items(), key=lambda item: isinstance(item[1], OptionalType)):
         listed = isinstance(given, ListType)

@@ -267,6 +267,9 @@ def test_a_missing_rule_shows_a_stub_that_works_when_pasted(lib: Library, x: Ten
         "f2(Tensor[] xs, int n) -> (Tensor, Tensor)": [[x], 2],
         "f3(Tensor x, Tensor(a!) y) -> (Tensor, Tensor(a!))": [x, oplib.empty_like(x)],
         "f4(Tensor? x, Tensor y) -> Tensor[]": [None, x],
+        "f5(Tensor(a) x) -> Tensor(a)": [x],
+        "f6(Tensor(a) x, int n) -> Tensor(a)[]": [x, 2],
+        "f7(Tensor(a!) x, Tensor y) -> (Tensor(a), Tensor)": [oplib.empty_like(x), x],
     }
     for schema, args in schemas.items():
         op = lib.define(schema).op
@@ -279,6 +282,13 @@ def test_a_missing_rule_shows_a_stub_that_works_when_pasted(lib: Library, x: Ten
         assert len(stub) == 3
         exec("\n".join(stub), {"oplib": oplib})
         assert op(*args) is not None
+
+
+def test_the_stub_for_a_view_is_a_view(lib: Library, x: Tensor) -> None:
+    op = lib.define("f(Tensor(a) x) -> Tensor(a)").op
+    with pytest.raises(FakeTensorError, match=r"return x\[\.\.\.\]  # the view") as caught:
+        op(x)
+    assert "empty_like" not in str(caught.value)
 
 
 def test_the_newest_rule_wins_and_removal_exposes_the_older(lib: Library, x: Tensor) -> None:

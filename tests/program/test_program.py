@@ -340,7 +340,7 @@ def test_an_exception_of_the_function_leaves_no_state_behind() -> None:
 def test_a_captured_tensor_is_unusable_after_the_capture() -> None:
     kept: list[Tensor] = []
     oplib.capture(lambda x: kept.append(x), tensor(1))
-    with pytest.raises(CaptureError, match="finished"):
+    with pytest.raises(CaptureError, match="finished capture"):
         _ = kept[0] * 2
 
 
