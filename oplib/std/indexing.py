@@ -135,12 +135,19 @@ index_sum = declare(
 @index_sum.register_kernel("cpu")
 def _index_sum(value: Any, indices: list[Any], shape: list[int]) -> Array:
     value = np.asarray(value)
-    result = np.zeros(shape, value.dtype)
-    np.add.at(result, _key(indices), value)
+    result, key = np.zeros(shape, value.dtype), _key(indices)
+    check_fits(value.shape, _selection_shape(result, key), "index_sum")
+    np.add.at(result, key, value)
     return result
 
 
-index_sum.register_fake(lambda value, indices, shape: TensorSpec(shape, value.dtype))
+@index_sum.register_fake
+def _index_sum_spec(value: Any, indices: list[Any], shape: tuple[Any, ...]) -> TensorSpec:
+    if not any(part is not None and part.dtype == bool for part in indices):
+        check_fits(value.shape, _indexed_shape(tuple(shape), indices), "index_sum")
+    return TensorSpec(shape, value.dtype)
+
+
 index_sum.register_vjp(value=lambda grad, indices: index(grad, indices), indices=None)
 
 

@@ -299,6 +299,7 @@ norm = declare(
 def _norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
     size = np.abs(inexact(x))
     if math.isinf(ord):
+        _require_elements("norm", x, dim)
         return _reduce(np.max if ord > 0 else np.min, size, dim, keepdims=keepdim)
     if ord == 0:
         return _reduce(np.sum, size != 0, dim, dtype=size.dtype, keepdims=keepdim)
@@ -309,7 +310,11 @@ def _norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Any:
     return np.power(_reduce(np.sum, np.power(size, ord), dim, keepdims=keepdim), 1 / ord)
 
 
-norm.register_fake(lambda x, ord, dim, keepdim: reduced_spec(x, dim, keepdim, real_dtype(x.dtype)))
+@norm.register_fake
+def _norm_spec(x: Any, ord: float, dim: Any, keepdim: bool) -> TensorSpec:
+    if math.isinf(ord):
+        _require_elements("norm", x, dim)
+    return reduced_spec(x, dim, keepdim, real_dtype(x.dtype))
 
 
 @norm.register_vjp
