@@ -955,3 +955,41 @@ def test_a_method_finds_the_definition_that_overrides_its_operator() -> None:
         assert values(2.0 + x) == 7
     assert values(x.exp()) == values(oplib.exp(x)) == [1, 1]
     assert values(2.0 + x) == values(x + 2) == [2, 2]
+
+
+# ---------------------------------------------------------------------- several kernels, writes
+
+
+def test_overloads_coexist_and_a_packet_call_picks_by_arity(lib: oplib.Library) -> None:
+    lib.define("arity(Tensor x) -> Tensor")
+    lib.define("arity.two(Tensor x, Tensor y) -> Tensor")
+    lib.impl("arity", lambda x: x + 1, "CPU")
+    lib.impl("arity.two", lambda x, y: x + y, "CPU")
+    packet = oplib.ops.r.arity
+    one = oplib.ones(1)
+    assert packet(one).tolist() == [2.0]
+    assert packet(one, one * 5).tolist() == [6.0]
+
+
+def test_a_write_bumps_written_tensors_in_lists_and_optionals_and_no_others(
+    lib: oplib.Library,
+) -> None:
+    schema = "touch(Tensor(a!) x, Tensor(b!)[] xs, Tensor(c!)? y=None, Tensor? z=None) -> ()"
+    touch = lib.define(schema).op
+    lib.impl(touch, lambda x, xs, y, z: None, "CPU")
+    x, a, b, z = [oplib.ones(1) for _ in range(4)]
+    touch(x, [a, b], None, z)
+    assert [t.inplace_version for t in (x, a, b, z)] == [1, 1, 1, 0]
+
+
+def test_a_kernel_added_for_the_cpu_serves_it_and_the_general_one_the_rest(
+    lib: oplib.Library,
+) -> None:
+    @oplib.custom_op("r::general", mutates_args=(), lib=lib)
+    def general(x: oplib.Tensor) -> oplib.Tensor:
+        return x * 2
+
+    assert general(oplib.ones(1)).tolist() == [2.0]
+    general.register_kernel("cpu", lambda x: x * 3)
+    assert general(oplib.ones(1)).tolist() == [3.0]
+    assert general(oplib.ones(1, device="meta")).shape == (1,)

@@ -31,9 +31,7 @@ def run(pytester: pytest.Pytester):
 
     def run(text: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(HEAD + text)
-        return pytester.runpytest_inprocess(
-            "-p", "no:randomly", "-p", "oplib.testing.plugin", *options
-        )
+        return pytester.runpytest_inprocess("-p", "no:randomly", *PLUGIN, *options)
 
     return run
 
