@@ -46,6 +46,7 @@ __all__ = [
     "install_operator_methods",
     "register_autocast",
     "register_autograd",
+    "register_facets",
     "register_fake",
     "register_functional",
     "register_kernel",
@@ -88,7 +89,7 @@ def commit(
     return made
 
 
-def _register(
+def register_facets(
     op: OpLike,
     fn: Any,
     facets: Callable[[AnyOperator, Any], Sequence[Facet]],
@@ -165,7 +166,7 @@ def register_kernel(
         keys = [COMPOSITE_EXPLICIT] if devices is None else kernel_keys(devices)
         return [kernel_facet(operator.schema, function, key, options) for key in keys]
 
-    return _register(op, fn, facets, lib, override)
+    return register_facets(op, fn, facets, lib, override)
 
 
 def register_fake(
@@ -186,7 +187,7 @@ def register_fake(
     def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         return [fake_facet(operator.schema, function)]
 
-    return _register(op, fn, facets, lib, override)
+    return register_facets(op, fn, facets, lib, override)
 
 
 # ---------------------------------------------------------------------- gradients
@@ -239,7 +240,7 @@ def register_vjp(
         rule = named_rule(operator.schema, fused, per_argument, materialize_grads)
         return [Facet(GRADIENT, function, rule)]
 
-    return _register(op, dict(per_argument) or fn, facets, lib, override)
+    return register_facets(op, dict(per_argument) or fn, facets, lib, override)
 
 
 def register_autograd(
@@ -261,7 +262,7 @@ def register_autograd(
     def facets(operator: AnyOperator, function: Any) -> list[Facet]:
         return [Facet(GRADIENT, function, ctx_rule(operator.schema, function, setup_context))]
 
-    return _register(op, backward, facets, lib, override)
+    return register_facets(op, backward, facets, lib, override)
 
 
 # ---------------------------------------------------------------------- writes, views, samples
@@ -291,7 +292,7 @@ def register_functional(
         _check_twin(operator.schema, callee)
         return [Facet(FUNCTIONAL, function, TwinRule(callee, pre_state))]
 
-    return _register(op, twin, facets, lib, override)
+    return register_facets(op, twin, facets, lib, override)
 
 
 def _check_twin(schema: FunctionSchema, twin: Any) -> None:
@@ -342,7 +343,7 @@ def register_view(
         _require_positional(operator, function, "view rule", count, meaning)
         return [Facet(VIEW_RULE, function, function)]
 
-    return _register(op, rule, facets, lib, override)
+    return register_facets(op, rule, facets, lib, override)
 
 
 def register_samples(
@@ -354,7 +355,7 @@ def register_samples(
         _require_positional(operator, function, "samples", 0, "no argument")
         return [Facet(SAMPLES, function, function)]
 
-    return _register(op, fn, facets, lib, override)
+    return register_facets(op, fn, facets, lib, override)
 
 
 def register_autocast(

@@ -21,11 +21,11 @@ from . import _state
 from ._text import did_you_mean, short_repr
 from .definitions import described, is_identifier, split_name
 from .dispatch import ledger, pending, registry
-from .dispatch.facets import Registration, Source, Undoable, Unique, calling_source
+from .dispatch.facets import Facet, Registration, Source, Undoable, Unique, calling_source
 from .dispatch.keys import COMPOSITE_IMPLICIT, canonical_key
 from .dispatch.tags import TagsLike
 from .errors import ArgumentError, RegistrationError
-from .facet_registration import AnyOperator, OpLike, commit
+from .facet_registration import AnyOperator, OpLike, commit, register_facets
 from .kernels import kernel_facet, kernel_keys
 from .schema import parse
 
@@ -416,19 +416,9 @@ def _impl_by_name(
     override: bool = False,
     **options: Any,
 ) -> Any:
-    source = calling_source()
     names = kernel_keys(keys)
 
-    def register(function: Callable[..., Any]) -> list[Registration]:
-        operator = registry.resolve(op)
-        facets = [kernel_facet(operator.schema, function, key, options) for key in names]
-        return commit(operator, facets, source, lib, override)
+    def facets(operator: AnyOperator, function: Any) -> list[Facet]:
+        return [kernel_facet(operator.schema, function, key, options) for key in names]
 
-    def decorate(function: F) -> F:
-        register(function)
-        return function
-
-    if fn is None:
-        return decorate
-    made = register(fn)
-    return made[0] if len(made) == 1 else made
+    return register_facets(op, fn, facets, lib, override)

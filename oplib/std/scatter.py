@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..prims import new_full
-from ..shapes import normalize_dim, result_type
+from ..shapes import normalize_dim
 from ..tensor.tensor import Tensor
 from .creation import arange
 from .declare import composite, fresh
@@ -199,9 +199,3 @@ def windows(
         if gap > 1:
             x = x[..., ::gap]
     return x
-
-
-def promoted(*operands: Tensor) -> list[Tensor]:
-    """Return operands in their common dtype."""
-    kind = result_type(*operands)
-    return [operand if operand.dtype == kind else operand.cast(kind) for operand in operands]
