@@ -122,7 +122,6 @@ class Targets:
         """Return whether an edge carries nothing in this run."""
         return bool(self.cut) and (edge.grad_node, edge.position) in self.cut
 
-
     def is_passed(self, node: Node) -> bool:
         """Return whether a node with one output is only on the way to a target."""
         return node in self.executed and (node, 0) not in self.index
@@ -238,20 +237,21 @@ def _loop(
 
 
 def _chain(
-    meta: AutogradMeta, gradient: Tensor | None, retain_graph: bool, targets: Targets | None
+    root: AutogradMeta, gradient: Tensor | None, retain_graph: bool, targets: Targets | None
 ) -> list[tuple[AutogradMeta, Tensor]]:
     """Run plain nodes that lead to one node each; return where to go on, and with what."""
-    node = meta.grad_node
+    edge: Any = root
+    node: Any = root.grad_node
     try:
         while gradient is not None:
             if node.hooks is not None or (targets is not None and not targets.is_passed(node)):
-                return [(meta, gradient)]
+                return [(edge, gradient)]
             if type(node) is AccumulationNode:
                 _accumulate(node, gradient)
                 break
             edges = node.edges
             if type(node) is not GradNode or len(edges) - edges.count(None) != 1:
-                return [(meta, gradient)]
+                return [(edge, gradient)]
             saved = node.saved
             if saved is None:
                 raise _released(node)
@@ -260,18 +260,18 @@ def _chain(
             outgoing = node.kind.backward(node, saved, gradient)
             if not retain_graph:
                 node.saved = None
-            for meta, gradient in zip(edges, outgoing):  # noqa: B905 (strict costs 10 %)
-                if meta is not None:
+            for edge, gradient in zip(edges, outgoing):  # noqa: B007, B905 (strict costs 10 %)
+                if edge is not None:
                     break
             if gradient is not None:
                 if type(gradient) is not Tensor:
-                    gradient = _fitted(node, saved, meta, gradient, outgoing)
+                    gradient = _fitted(node, saved, edge, gradient, outgoing)
                 array = gradient.array
-                if array.shape != meta.shape or array.dtype is not meta.dtype:
-                    gradient = _fitted(node, saved, meta, gradient, outgoing)
+                if array.shape != edge.shape or array.dtype is not edge.dtype:
+                    gradient = _fitted(node, saved, edge, gradient, outgoing)
                 if gradient._storage.version:
                     gradient = owned_copy(gradient)
-            node = meta.grad_node
+            node = edge.grad_node
             saved = outgoing = array = None
     except BaseException as error:
         _add_note(node, error)

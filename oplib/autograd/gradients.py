@@ -89,13 +89,13 @@ def _reference_counts() -> tuple[int, int, int]:
     return getrefcount(tensor), passed_on(tensor), getrefcount(array)
 
 
-UNSHARED: Final
+_COUNTS: Final = _reference_counts()
+UNSHARED: Final = _COUNTS[0]
 """What `sys.getrefcount` says of an object that only one local variable holds."""
-PASSED_ON: Final
+PASSED_ON: Final = _COUNTS[1]
 """The same for one that a caller's variable holds too."""
-_IN_ATTRIBUTE: Final
+_IN_ATTRIBUTE: Final = _COUNTS[2]
 """The same for one that an attribute holds too."""
-UNSHARED, PASSED_ON, _IN_ATTRIBUTE = _reference_counts()
 
 
 def is_only_owner(gradient: Tensor) -> bool:
