@@ -1,4 +1,4 @@
-"""The command: ``python -m benchmarks [--budget] [--peers torch,paddle] [--json FILE]``."""
+"""The command: ``python -m benchmarks [--budget] [--peers torch,paddle] [--chart FILE]``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
-from .compiled import CASES
+from .chart import draw
 from .peers import PEERS, Rows, is_installed
-from .probes import PROBES
+from .suites import ALL_PROBES, CASES, SUITES
 from .table import HEADER, REFERENCE, Row, measure_case, measure_probe
 
 
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose key contains TEXT")
+    parser.add_argument(
+        "--only", default="", metavar="TEXTS", help="rows whose key contains one of TEXTS"
+    )
+    parser.add_argument(
+        "--suite", choices=[*SUITES, "probes"], help="rows of one suite (default: all)"
+    )
     parser.add_argument(
         "--peers",
         default=",".join(PEERS),
@@ -33,6 +38,7 @@ def arguments() -> argparse.Namespace:
         "--budget", action="store_true", help="name the budgets that are missed; exit 1 if any is"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the rows: .svg or .png")
     return parser.parse_args()
 
 
@@ -59,18 +65,22 @@ def load_peers(names: str) -> dict[str, Rows]:
     return {name: PEERS[name]() for name in chosen if is_installed(name)}
 
 
-def rows(only: str, peers: dict[str, Rows], rounds: int) -> Iterator[Row]:
-    """Measure the rows whose key contains `only`, one after the other."""
+def rows(only: str, suite: str | None, peers: dict[str, Rows], rounds: int) -> Iterator[Row]:
+    """Measure the rows of a suite whose key contains one of the texts in `only`."""
+
+    def chosen(key: str, own: str) -> bool:
+        return suite in (None, own) and any(text in key for text in only.split(","))
+
     for case in CASES:
-        if only in case.key:
+        if chosen(case.key, case.suite):
             calls = {
                 f"{peer} {label}": call
                 for peer, table in peers.items()
                 for label, call in table.get(case.key, {}).items()
             }
             yield measure_case(case, calls, rounds)
-    for probe in PROBES:
-        if only in probe.key:
+    for probe in ALL_PROBES:
+        if chosen(probe.key, "probes"):
             yield measure_probe(probe, rounds)
 
 
@@ -83,16 +93,18 @@ def main() -> int:
     peers = load_peers(options.peers)
     print(f"\n{HEADER}")
     measured: list[Row] = []
-    for row in rows(options.only, peers, options.rounds):
+    for row in rows(options.only, options.suite, peers, options.rounds):
         measured.append(row)
         print("\n".join(row.lines()), flush=True)
     if options.json:
         report = {"conditions": about, "rows": [asdict(row) for row in measured]}
         options.json.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    if options.chart:
+        draw(measured, options.chart)
     if not options.budget:
         return 0
     missed = [row for row in measured if row.missed]
-    print(f"\n{len(missed)} of {len(measured)} budgets missed")
+    print(f"\n{len(missed)} of {sum(row.budget is not None for row in measured)} budgets missed")
     for row in missed:
         print(f"  {row.title}: {row.scaled:.2f} {row.unit}, budget {row.budget:.2f}")
     return 1 if missed else 0

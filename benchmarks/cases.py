@@ -4,12 +4,12 @@ A case is a function that returns callables by name. ``oplib`` is what the row i
 ``kernel`` the same work on bare arrays; other names are there to be subtracted. The weights say
 which combination of the times of one round the budget limits.
 
-Read next: `peers.py`, the same rows in other libraries.
+Read next: `suites.py`, which names the other suites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,20 @@ from .operators import (
     rule,
 )
 
-__all__ = ["CASES", "LENGTH", "SIZE", "WRITES", "Calls", "Case"]
+__all__ = [
+    "CASES",
+    "LENGTH",
+    "OVER_KERNEL",
+    "OVER_PLAIN",
+    "SIZE",
+    "TOTAL",
+    "WRITES",
+    "Calls",
+    "Case",
+    "case",
+    "curve",
+    "vector",
+]
 
 Calls = dict[str, Call]
 
@@ -50,26 +63,57 @@ OVER_PLAIN: Final = {"oplib": 1.0, "plain": -1.0}
 
 @dataclass(frozen=True)
 class Case:
-    """One row; all its times are divided by `per`, the operators in one call."""
+    """One row; all its times are divided by `per`, the operators in one call.
+
+    A row with `at` is the point of a curve there: its key and title end in that number.
+    """
 
     key: str
     title: str
-    budget: float
+    budget: float | None
     setup: Callable[[], Calls]
     weights: Mapping[str, float]
     per: int = 1
+    at: float | None = None
+
+    @property
+    def suite(self) -> str:
+        """The module the row is written in."""
+        return self.setup.__module__.rpartition(".")[2]
 
 
 CASES: Final[list[Case]] = []
 
 
 def case(
-    title: str, budget: float, weights: Mapping[str, float] = OVER_KERNEL, per: int = 1
+    title: str, budget: float | None, weights: Mapping[str, float] = OVER_KERNEL, per: int = 1
 ) -> Callable[[Callable[[], Calls]], Callable[[], Calls]]:
     """Enter the decorated function in `CASES`, under its name."""
 
     def enter(setup: Callable[[], Calls]) -> Callable[[], Calls]:
         CASES.append(Case(setup.__name__, title, budget, setup, weights, per))
+        return setup
+
+    return enter
+
+
+def curve(
+    title: str,
+    points: Iterable[int],
+    weights: Mapping[str, float] = TOTAL,
+    per: Callable[[int], int] = lambda at: 1,
+) -> Callable[[Callable[[int], Calls]], Callable[[int], Calls]]:
+    """Enter a row per point; the decorated function makes the callables for one."""
+
+    def enter(setup: Callable[[int], Calls]) -> Callable[[int], Calls]:
+        for at in points:
+
+            def calls(at: int = at) -> Calls:
+                return setup(at)
+
+            calls.__module__ = setup.__module__
+            key, label = f"{setup.__name__}_{at}", f"{title}: {at:,}"
+            CASES.append(Case(key, label, None, calls, weights, per(at), at))
         return setup
 
     return enter

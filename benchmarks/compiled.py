@@ -13,14 +13,14 @@ import numpy as np
 import oplib
 from oplib import Tensor
 
-from .cases import CASES, Calls, case
+from .cases import TOTAL, Calls, case, curve
 
-__all__ = ["CASES", "OPERATORS", "chain", "mlp"]
+__all__ = ["OPERATORS", "chain", "mlp"]
 
 OPERATORS: Final = 20
 """Elementwise operators in the chain."""
 
-_SIZES: Final = {"1e3": 1_000, "1e5": 100_000, "1e7": 10_000_000}
+_SIZES: Final = [1_000, 100_000, 10_000_000]
 _ROWS: Final = {"compiled": oplib.compile, "eager": lambda function: function}
 
 
@@ -31,8 +31,8 @@ def chain(x: Any) -> Any:
     return x
 
 
-def _chain_case(size: int, wrap: Callable[..., Any]) -> Callable[[], Calls]:
-    def setup() -> Calls:
+def _chain_case(wrap: Callable[..., Any]) -> Callable[[int], Calls]:
+    def setup(size: int) -> Calls:
         array = np.linspace(0.0, 1.0, size)
         function, x = wrap(chain), oplib.from_numpy(array)
         return {"oplib": lambda: function(x), "kernel": lambda: chain(array)}
@@ -77,11 +77,11 @@ def _mlp_case(wrap: Callable[..., Any]) -> Callable[[], Calls]:
 
 
 for _name, _wrap in _ROWS.items():
-    for _label, _size in _SIZES.items():
-        _setup = _chain_case(_size, _wrap)
-        _setup.__name__ = f"{_name}_chain_{_label}"
-        _title = f"{_name}: chain of 20 on {_label} elements, per operator"
-        case(_title, (1.0 if _name == "compiled" else 2.0) + _size * 4e-3, per=OPERATORS)(_setup)
+    _points = _chain_case(_wrap)
+    _points.__name__ = f"{_name}_chain"
+    curve(f"{_name}: chain of 20, per operator, by elements", _SIZES, per=lambda _: OPERATORS)(
+        _points
+    )
     _setup = _mlp_case(_wrap)
     _setup.__name__ = f"{_name}_mlp"
-    case(f"{_name}: gradients of a network with one hidden layer", 400.0)(_setup)
+    case(f"{_name}: gradients of a network with one hidden layer", None, TOTAL)(_setup)

@@ -24,6 +24,8 @@ Call = Callable[[], object]
 
 WARM_UP_SECONDS = 0.02
 BATCH_SECONDS = 0.001
+ROW_SECONDS = 20.0
+"""Rows of slow calls get fewer rounds, at least three."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ def measure(calls: Mapping[str, Call], rounds: int) -> Timings:
     times: dict[str, list[float]] = {name: [] for name in calls}
     shuffle = random.Random(0).shuffle
     with collector_off():
-        for _ in range(rounds):
+        start = time.perf_counter()
+        for done in range(rounds):
+            if done >= 3 and time.perf_counter() - start > ROW_SECONDS:
+                break
             shuffle(order)
             for name, call, repetitions in order:
                 times[name].append(_seconds(call, repetitions) / repetitions * 1e6)
@@ -95,8 +100,8 @@ def _seconds(call: Call, repetitions: int) -> float:
 
 def _repetitions(call: Call) -> int:
     """Warm `call` up and return how often it fits into one batch, at least once."""
-    call()
-    count = 1
-    while (seconds := _seconds(call, count)) < WARM_UP_SECONDS:
+    count, seconds = 1, _seconds(call, 1)
+    while seconds < WARM_UP_SECONDS:
         count *= 2
+        seconds = _seconds(call, count)
     return max(1, round(count * BATCH_SECONDS / seconds))

@@ -30,7 +30,7 @@ class Probe:
     key: str
     title: str
     unit: str
-    budget: float
+    budget: float | None
     measure: Callable[[int], float | None]
 
 

@@ -32,6 +32,10 @@ class Row:
         The median times behind it.
     ratio : float or None
         How often the bare kernel fits into the time of oplib.
+    at : float or None
+        Where on a curve the row is a point.
+    suite : str
+        The module the row is written in.
     peers : Mapping
         The median times of other libraries, by label.
     """
@@ -39,22 +43,27 @@ class Row:
     key: str
     title: str
     unit: str
-    budget: float
+    budget: float | None
     cost: float | None
     scaled: float | None
     oplib: float | None = None
     kernel: float | None = None
     ratio: float | None = None
+    at: float | None = None
+    suite: str = "cases"
     peers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def missed(self) -> bool:
         """Whether the scaled cost is above the budget."""
-        return self.scaled is not None and self.scaled > self.budget
+        if self.scaled is None or self.budget is None:
+            return False
+        return self.scaled > self.budget
 
     def lines(self) -> Iterator[str]:
         """Yield the line of the row, and one for each peer."""
-        verdict = "not measured" if self.cost is None else "MISSED" if self.missed else "ok"
+        verdict = "MISSED" if self.missed else "" if self.budget is None else "ok"
+        verdict = "not measured" if self.cost is None else verdict
         numbers = (self.kernel, self.oplib, self.ratio, self.cost, self.scaled, self.budget)
         cells = " ".join(_cell(number) for number in numbers)
         yield f"{self.title:<60} {cells} {self.unit:<2} {verdict}"
@@ -89,6 +98,8 @@ def measure_case(case: Case, peers: Mapping[str, Call], rounds: int) -> Row:
         oplib=timings.median("oplib") / case.per,
         kernel=timings.median("kernel") / case.per if has_kernel else None,
         ratio=timings.relative({"oplib": 1}, {"kernel": 1}) if has_kernel else None,
+        at=case.at,
+        suite=case.suite,
         peers={label: timings.median(label) / case.per for label in peers},
     )
 

@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.cases import CASES, OVER_KERNEL, Case
+from benchmarks.cases import OVER_KERNEL, Case
 from benchmarks.peers import PEERS
+from benchmarks.suites import CASES
 from benchmarks.table import Row, measure_case
 
 

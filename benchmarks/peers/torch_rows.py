@@ -1,42 +1,15 @@
-"""The rows in other libraries: the same work, the way their users write it.
-
-Each function imports one library and returns, for the key of a case, callables by label. They are
-timed in the rounds of that case. A library that is not installed is left out and named.
-
-Read next: `table.py`.
-"""
+"""The rows in torch: custom_op, a Library kernel, autograd.Function and its own operators."""
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
+from ..cases import LENGTH, SIZE, WRITES
+from ..measure import Call
+from .rows import Rows, repeated
 
-from .cases import LENGTH, SIZE, WRITES, Calls
-from .measure import Call
-from .operators import multiply
-
-__all__ = ["PEERS", "Rows", "is_installed"]
-
-Rows = dict[str, Calls]
-
-
-def is_installed(peer: str) -> bool:
-    """Return whether a peer can be imported."""
-    return importlib.util.find_spec(peer) is not None
-
-
-def repeated(op: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-    """Return the result of the chain."""
-    for _ in range(LENGTH):
-        x = op(x, y)
-    return x
-
-
-# -- torch -------------------------------------------------------------------------------------
+__all__ = ["torch_rows"]
 
 
 def torch_rows() -> Rows:
@@ -173,81 +146,3 @@ def _torch_transforms(torch: Any, custom: Any, x: Any, y: Any) -> Rows:
             "make_fx": lambda: make_fx(torch.func.functionalize(pure), tracing_mode="fake")(x, y)
         },
     }
-
-
-# -- paddle ------------------------------------------------------------------------------------
-
-
-def paddle_rows() -> Rows:
-    """Return the rows in Paddle's dynamic graph: PyLayer and its own operators."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it wants a compiler cache installed
-        import paddle
-
-    def tensor(stop_gradient: bool = True) -> Any:
-        return paddle.to_tensor(np.ones(SIZE), place="cpu", stop_gradient=stop_gradient)
-
-    class Product(paddle.autograd.PyLayer):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any, y: Any) -> Any:
-            ctx.save_for_backward(x, y)
-            return x * y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            x, y = ctx.saved_tensor()
-            return grad * y, (None if y.stop_gradient else grad * x)
-
-    x, y, z, g = tensor(), tensor(), tensor() * 0, tensor(stop_gradient=False)
-
-    def apply_backward() -> None:
-        Product.apply(g, y).backward()
-        g.clear_gradient(set_to_zero=False)
-
-    def chain() -> None:
-        repeated(paddle.multiply, g, y).backward()
-        g.clear_gradient(set_to_zero=False)
-
-    return {
-        "call": {"native": lambda: paddle.multiply(x, y)},
-        "number": {"native": lambda: x * 2.0},
-        "recording": {"native": lambda: paddle.multiply(g, y)},
-        "chain_built_in": {"native": chain},
-        "pylayer": {"PyLayer": lambda: Product.apply(g, y)},
-        "pylayer_backward": {"PyLayer": apply_backward},
-        "in_place_built_in": {"native": lambda: x.add_(z)},
-        "view": {"native": lambda: x[1:]},
-        "view_recorded": {"native": lambda: g[1:]},
-    }
-
-
-# -- autograd ----------------------------------------------------------------------------------
-
-
-def autograd_rows() -> Rows:
-    """Return the rows in HIPS autograd, where recording lasts as long as `grad` does."""
-    from autograd import grad
-    from autograd.extend import defvjp, primitive
-
-    product = primitive(multiply)
-    defvjp(
-        product,
-        lambda result, x, y: lambda g: product(g, y),
-        lambda result, x, y: lambda g: product(g, x),
-    )
-    a, b = np.ones(SIZE), np.ones(SIZE)
-    one = grad(lambda x, y: repeated(product, x, y)[0], 0)
-    both = grad(lambda xy: repeated(product, *xy)[0])
-
-    return {
-        "call": {"primitive": lambda: product(a, b)},
-        "chain_one": {"primitive": lambda: one(a, b)},
-        "chain_both": {"primitive": lambda: both((a, b))},
-    }
-
-
-PEERS: Final[dict[str, Callable[[], Rows]]] = {
-    "torch": torch_rows,
-    "paddle": paddle_rows,
-    "autograd": autograd_rows,
-}
