@@ -1,0 +1,134 @@
+"""What a call costs in counts, which do not depend on the machine: a guard for what is timed."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oplib
+from benchmarks.operators import Multiply, add_, mul
+from oplib import Tensor
+
+REPEATS = 100
+
+
+def tensor(requires_grad: bool = False) -> Tensor:
+    return oplib.tensor(np.ones(4), requires_grad=requires_grad)
+
+
+def calls_of(function: Callable[[], object]) -> tuple[int, int]:
+    """Return how many Python functions and how many C functions a call runs, once it is warm."""
+    for _ in range(3):
+        function()
+    counts = {"call": 0, "c_call": 0}
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event in counts and not frame.f_code.co_name.startswith("<"):
+            counts[event] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return counts["call"] - 1, counts["c_call"] - 1  # the function itself, and `setprofile`
+
+
+def blocks_of(function: Callable[[], object]) -> float:
+    """Return how many blocks of memory the result of a call keeps allocated."""
+    kept: list[object] = [None] * REPEATS
+    for i in range(REPEATS):  # fills free lists and caches
+        kept[i] = function()
+    kept = [None] * REPEATS
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getallocatedblocks()
+        for i in range(REPEATS):
+            kept[i] = function()
+        return (sys.getallocatedblocks() - before) / REPEATS
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@functools.cache  # what they are called with stays alive
+def paths() -> dict[str, Callable[[], object]]:
+    x, y, g, b = tensor(), tensor(), tensor(requires_grad=True), tensor()
+    array = np.ones(4)
+    zeros = oplib.tensor(np.zeros(4))
+    with oplib.FakeTensorMode():
+        fake = oplib.empty((4,))
+    node = mul(g, y)
+    layer = Multiply.apply(g, y)
+
+    def backward(value: Tensor) -> None:
+        value.backward(retain_graph=True)
+        g.clear_grad()
+
+    return {
+        "call": lambda: mul(x, y),
+        "call built-in": lambda: x * y,
+        "number": lambda: x * 2.0,
+        "ndarray": lambda: x * array,
+        "recording": lambda: mul(g, y),
+        "layer": lambda: Multiply.apply(g, y),
+        "backward of a call": lambda: backward(node),
+        "backward of a layer": lambda: backward(layer),
+        "in place": lambda: add_(b, zeros),
+        "in place built-in": lambda: b.add_(zeros),
+        "view": lambda: x[1:],
+        "view recorded": lambda: g[1:],
+        "fake": lambda: mul(fake, fake),
+    }
+
+
+CALLS: dict[str, tuple[int, int]] = {
+    "call": (2, 2),
+    "call built-in": (1, 1),
+    "number": (4, 7),
+    "ndarray": (5, 14),
+    "recording": (3, 2),
+    "layer": (7, 11),
+    "backward of a call": (17, 16),
+    "backward of a layer": (19, 20),
+    "in place": (2, 1),
+    "in place built-in": (2, 1),
+    "view": (4, 2),
+    "view recorded": (9, 3),
+    "fake": (24, 18),
+}
+"""Python and C functions that a call may run. Lower a number when it is beaten."""
+
+BLOCKS: dict[str, int] = {"call": 3, "recording": 9, "layer": 19, "view": 3, "view recorded": 13}
+"""Blocks of memory that a result may keep."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_runs_no_more_functions_than_it_did(name: str) -> None:
+    found = calls_of(paths()[name])
+    assert tuple(map(min, found, CALLS[name])) == found, f"{name}: {found}, was {CALLS[name]}"
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_result_keeps_no_more_blocks_than_it_did(name: str) -> None:
+    assert blocks_of(paths()[name]) < BLOCKS[name] + 0.5
+
+
+def test_one_function_or_one_block_more_is_seen() -> None:
+    call = paths()["recording"]
+
+    def more() -> object:
+        return len(()), call()
+
+    python, c = calls_of(call)
+    assert calls_of(lambda: more()) == (python + 1, c + 1)
+    assert blocks_of(lambda: (call(),)) >= blocks_of(call) + 0.9
