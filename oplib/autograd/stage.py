@@ -10,6 +10,7 @@ Imports floors 0 to 4, `wrapper.py`, `engine.py`, `family.py`, `general.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..dispatch.facets import KERNEL, GradientRule
@@ -22,7 +23,7 @@ from ..errors import AutogradError
 from ..schema import OptionalType, TensorType
 from ..shapes import TensorSpec
 from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, move_retained
-from ..tensor.tensor import blank_tensor
+from ..tensor.tensor import Tensor, blank_tensor
 from .anomaly import noting_line
 from .family import check_write, rebase
 from .general import general_plan, record_view
@@ -334,18 +335,22 @@ class _PlainPlan:
 
     def _fused_lines(self) -> list[str]:
         """Return the lines that run one rule for all arguments and spread what it returns."""
-        op = self.op
         self.names["_op_rule_"] = self.rule.functions[""]
-        self.names["_op_spread"] = lambda result, edges: _spread_plain(op, result, edges)
+        self.names["_op_spread"] = _spreading(self.op)
         edges = tuple_text([f"_op_m_{name}" for name in self.tensors])
         return [f"    return _op_spread({self._call('')}, {edges})"]
 
 
-def _spread_plain(op: Operator[..., Any], result: Any, edges: tuple[Any, ...]) -> list[Any]:
-    """Return what a fused rule returned as one gradient or None per tensor argument."""
+def _spreading(op: Operator[..., Any]) -> Callable[..., Sequence[Any]]:
+    """Return the function that makes a gradient or None per tensor of what a fused rule returns."""
     tensors = op.schema.differentiable_arguments
-    arguments = [
-        Argument.plain(argument.name, argument.name in tensors) for argument in op.schema.arguments
-    ]
-    needed = [edge is not None for edge in edges]
-    return spread(result, arguments, needed, f"GradNode_{op.qualname}")
+    names = [argument.name for argument in op.schema.arguments]
+    arguments = [Argument.plain(name, name in tensors) for name in names]
+    title = f"GradNode_{op.qualname}"
+
+    def spread_plain(result: Any, edges: tuple[Any, ...]) -> Sequence[Any]:
+        if type(result) is Tensor and len(edges) == 1:
+            return (result,)
+        return spread(result, arguments, [edge is not None for edge in edges], title)
+
+    return spread_plain

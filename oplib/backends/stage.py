@@ -140,6 +140,8 @@ def _array_plan(op: AnyOperator, entry: KernelEntry, backend: int, keys: int) ->
         "_op_ndarray": np.ndarray,
         "_op_references": sys.getrefcount,
         "_op_float64": np.dtype(np.float64),
+        "_op_scalars": _SCALARS,
+        "_op_asarray": np.asarray,
         "_op_finish": finisher.finish,
         "_op_blank": blank_tensor,
         "_op_Storage": Storage,
@@ -158,6 +160,12 @@ def _array_plan(op: AnyOperator, entry: KernelEntry, backend: int, keys: int) ->
     lines = [f"def plan({', '.join(locals_)}):", *taken, *run]
     name = f"plan {key_set_names(keys)}"
     return generate(op, name, "plan", lines, names)  # type: ignore[no-any-return]
+
+
+_SCALARS: Final = frozenset(
+    np.dtype(name).type for name in np.typecodes["AllFloat"] + "?bhilqBHILQ"
+)
+"""NumPy's scalars that are numbers; they share memory with nothing."""
 
 
 def _backend(bit: int) -> Backend:
@@ -238,7 +246,9 @@ def _functional_lines(
     return [
         *lines,
         f"    if {' or '.join(tests)}:",
-        f"        return _op_finish(_op_r, {every})",
+        "        if _op_type(_op_r) not in _op_scalars:",
+        f"            return _op_finish(_op_r, {every})",
+        "        _op_r = _op_asarray(_op_r)  # NumPy returns scalars for arrays without dimensions",
         "    _op_t = _op_blank()",
         "    _op_t.array = _op_r",
         f"    _op_t._keys = {CPU}",

@@ -85,11 +85,17 @@ sum_to: TensorOperator = declare(
 
 def _summed_axes(shape: Sequence[Any], full: Sequence[Any]) -> list[int]:
     """Return the axes of `full` that `shape`, which must broadcast to it, lacks or has length 1."""
-    if broadcast_shapes(tuple(shape), tuple(full)) != tuple(full):
-        raise ArgumentError(f"std::sum_to: {tuple(full)} is no broadcast of {tuple(shape)}")
     lead = len(full) - len(shape)
-    repeated = [same(n, 1) and not same(m, 1) for n, m in zip(shape, full[lead:], strict=True)]
-    return [*range(lead), *(lead + axis for axis, sums in enumerate(repeated) if sums)]
+    axes = [*range(lead)]
+    fits = lead >= 0
+    for axis, length in enumerate(shape if fits else (), lead):
+        if same(length, 1) and not same(full[axis], 1):
+            axes.append(axis)
+        elif not (same(length, full[axis]) or length == full[axis]):
+            fits = False
+    if not fits:
+        raise ArgumentError(f"std::sum_to: {tuple(full)} is no broadcast of {tuple(shape)}")
+    return axes
 
 
 @sum_to.register_kernel("cpu")
@@ -97,7 +103,9 @@ def _sum_to(x: Array, shape: Sequence[int]) -> Array:
     axes = _summed_axes(shape, x.shape)
     if not axes:
         return copied(x)
-    return np.asarray(x.sum(axis=tuple(axes), keepdims=True, dtype=x.dtype).reshape(shape))
+    if len(axes) == x.ndim - len(shape):  # none to keep with length 1
+        return np.asarray(np.add.reduce(x, tuple(axes), x.dtype))
+    return np.add.reduce(x, tuple(axes), x.dtype, keepdims=True).reshape(shape)
 
 
 @sum_to.register_fake
