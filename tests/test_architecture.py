@@ -100,7 +100,7 @@ FLOORS: Floors = (
     ),
     # 6: what combines siblings
     (
-        package("program", "recorder signature program saving capture kernels joint compile"),
+        package("program", "recorder signature export program saving capture kernels joint compile"),
         loose("checked"),
         loose("amp"),
     ),

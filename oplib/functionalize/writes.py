@@ -29,7 +29,7 @@ from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor
 from .access import laid_out, recorded
 from .level import Level, facts_of
-from .opaque import At, fresh_returns, functionalized, rebased
+from .opaque import At, functionalized, rebased
 from .storage import FunctionalArray
 from .tapes import is_recorded
 from .views import inferred_views
@@ -243,7 +243,7 @@ class WritingCall:
         """Return the results: the written arguments, views of them, fresh ones."""
         schema = self.op.schema
         given = {a.name: value for a, value in zip(schema.arguments, self.args, strict=True)}
-        values = dict(zip(fresh_returns(self.op, self.args), fresh, strict=True))
+        values = dict(zip(schema.fresh_returns(self.args), fresh, strict=True))
         complete = []
         for i in range(len(schema.returns)):
             name = schema.returned_argument(i)
