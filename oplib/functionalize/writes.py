@@ -132,9 +132,11 @@ class WritingCall:
         """Run the functional twin, store the new values, and return the fresh results."""
         level = self.level
         result = python_call(self.op, twin)(*level.values_of(facts_of(self.op), self.args))
-        parts = tuple(result) if isinstance(result, tuple | list) else (result,)
-        count = len(self.op.schema.mutated_arguments)
-        fresh, new = parts[: len(parts) - count], parts[len(parts) - count :]
+        schema = self.op.schema
+        count = len(schema.fresh_returns(self.args))
+        is_one = count + len(schema.mutated_arguments) == 1 and not isinstance(result, tuple)
+        parts = (result,) if is_one else tuple(result)
+        fresh, new = parts[:count], parts[count:]
         for array, stored in zip(self.written, tensor_leaves(list(new)), strict=True):
             value = self._apart_from_inputs(stored)
             is_as_given = self._commit(array, array.write(value))

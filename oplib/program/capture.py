@@ -208,6 +208,10 @@ def _build(
         flags = ("no_grad",) if write.no_grad and _state.current().user & AUTOGRAD else ()
         times = counts.get(write.index, 1)
         builder.write(places[write.index], named[write.value], times=times, flags=flags)
+    for each in outcome.rebindings:
+        reference = _result(each.place, places, named)
+        whole = isinstance(reference, Reference)
+        builder.rebind(places[each.index], reference if whole else Reference(reference))
     results = [_result(record, places, named) for record in outcome.records]
     tree = unflatten(outcome.structure, iter(results))
     top = () if tree is None else tree if isinstance(tree, tuple) else (tree,)

@@ -85,8 +85,11 @@ def export_form(
     current = [node.value for node in graph.placeholders]
     for write in outcome.writes:
         current[write.index] = values[write.value]
+    moved = {each.index: each.place for each in outcome.rebindings}
     results: list[Any] = []
     for record in outcome.records:
+        if isinstance(record, InputResult):
+            record = moved.get(record.index, record)
         match record:
             case InputResult(index):
                 results.append(current[index])

@@ -191,7 +191,10 @@ def _values_of_outcome(graph: Graph, outcome: Outcome) -> list[Value]:
     for write, node in zip(outcome.writes, graph.writes, strict=True):
         found[write.value] = node.value
     results = list(tree_leaves(graph.output.results))
-    for record, leaf in zip(outcome.records, results, strict=False):
+    rebound = [node.reference for node in graph.rebinds]
+    shown = [*zip(outcome.records, results, strict=False)]  # a result None is no output
+    shown += zip((each.place for each in outcome.rebindings), rebound, strict=True)
+    for record, leaf in shown:
         if isinstance(record, ValueResult | ValueView):
             found[record.value] = leaf.value if isinstance(leaf, Reference) else leaf
     first = len(results) - len(outcome.extras)

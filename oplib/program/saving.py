@@ -147,7 +147,7 @@ def load(path: str | Path | IO[bytes]) -> Program:
 def _operators(program: Program) -> list[Operator[..., Any]]:
     steps = (
         step.op
-        for record in program.outcome.records
+        for record in program.outcome.places
         if isinstance(record, outcomes.InputView | outcomes.ValueView)
         for step in record.past.steps or ()
     )
