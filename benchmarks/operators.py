@@ -81,7 +81,8 @@ class Multiply(PyLayer):
         return x * y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of both factors."""
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of the factors that need one."""
         x, y = ctx.saved_tensor()
-        return grad * y, grad * x
+        needs_x, needs_y = ctx.needs_input_grad
+        return grad * y if needs_x else None, grad * x if needs_y else None

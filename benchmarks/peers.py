@@ -9,6 +9,7 @@ Read next: `table.py`.
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -179,7 +180,9 @@ def _torch_transforms(torch: Any, custom: Any, x: Any, y: Any) -> Rows:
 
 def paddle_rows() -> Rows:
     """Return the rows in Paddle's dynamic graph: PyLayer and its own operators."""
-    import paddle
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it wants a compiler cache installed
+        import paddle
 
     def tensor(stop_gradient: bool = True) -> Any:
         return paddle.to_tensor(np.ones(SIZE), place="cpu", stop_gradient=stop_gradient)

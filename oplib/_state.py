@@ -22,6 +22,7 @@ __all__ = ["DEFAULT_STATE", "State", "copy_state", "current", "enter", "set_stat
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _ALL_KEYS: Final = -1
+_blank: Final = object.__new__
 
 
 class State:
@@ -63,7 +64,7 @@ class State:
 
     def replaced(self, include: int, user: int, config: Mapping[str, Any]) -> State:
         """Return a State that differs in these fields, four times faster than `replace`."""
-        state: State = object.__new__(State)
+        state: State = _blank(State)
         state.include = include
         state.user = user
         state.handled = self.handled

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence, Set
-from operator import is_
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -138,10 +138,10 @@ class Context:
         self._ctx_saved = _NOTHING_SAVED
         self._ctx_marks = UNMARKED
 
-    @property
-    def needs_input_grad(self) -> tuple[Any, ...]:
-        """Per argument in signature order, nested like containers: is a gradient needed."""
-        return self._ctx_needs
+    needs_input_grad = property(
+        attrgetter("_ctx_needs"),
+        doc="Per argument in signature order, nested like containers: is a gradient needed.",
+    )
 
     def save_for_backward(self, *values: Any) -> None:
         """Keep tensors (also None, and nested containers of both) for backward; the last call wins.
@@ -240,10 +240,13 @@ class Context:
         if self._ctx_saved is _NOTHING_SAVED and not names:
             return NOTHING_KEPT
         given, records, tree = self._ctx_saved
-        is_usual = fresh and tree is None and not names and len(given) == len(inputs)
-        if is_usual and all(map(is_, given, inputs)):
-            self._ctx_saved = _NOTHING_SAVED
-            return records, None, _NONE, None, {}
+        if fresh and tree is None and not names and len(given) == len(inputs):
+            for saved, tensor in zip(given, inputs):  # noqa: B905 (strict costs 10 %)
+                if saved is not tensor:
+                    break
+            else:
+                self._ctx_saved = _NOTHING_SAVED
+                return records, None, _NONE, None, {}
         return self._ctx_keep(_places(inputs, outputs), names)
 
     def _ctx_keep(self, places: dict[int, int], names: Sequence[str]) -> Kept:

@@ -1,10 +1,10 @@
 """The engine: runs a backward graph from its roots.
 
-A node runs when all its contributions have arrived. As long as the run is a single chain there is
-nothing to wait for; from the first node that leads to several others on, in-degrees are counted
-breadth first. Accumulation nodes go to the front of the queue, so a leaf's gradient is complete as
-early as possible. Saved values and gradients are freed node by node. Everything is iterative and
-belongs to one `run`: nothing is global, runs nest, and threads do not meet except at a leaf.
+A node runs when all its contributions have arrived. As long as plain nodes form a single chain
+there is nothing to wait for; from the first other node on, in-degrees are counted breadth first.
+Accumulation nodes go to the front of the queue, so a leaf's gradient is complete as early as
+possible. Saved values and gradients are freed node by node. Everything is iterative and belongs to
+one `run`: nothing is global, runs nest, and threads do not meet except at a leaf.
 
 Imports floors 0 to 4, `gradients.py`, `observe.py`, `anomaly.py`. Read next: `general_grad.py`.
 """
@@ -24,8 +24,8 @@ from ..tensor.grad_meta import AccumulationNode, AutogradMeta, GradNode, WideGra
 from ..tensor.tensor import Tensor
 from .anomaly import checked_for_anomaly, watch
 from .gradients import (
+    PASSED_ON,
     PLACE,
-    UNSHARED,
     Node,
     add_gradients,
     add_into,
@@ -122,14 +122,17 @@ class Targets:
         """Return whether an edge carries nothing in this run."""
         return bool(self.cut) and (edge.grad_node, edge.position) in self.cut
 
+    def is_passed(self, node: Node) -> bool:
+        """Return whether a node with one output is only on the way to a target."""
+        return node in self.executed and (node, 0) not in self.index
+
 
 class Run:
     """One backward run, as code inside of it finds it."""
 
     __slots__ = ("__weakref__", "final_hooks")
 
-    def __init__(self) -> None:
-        self.final_hooks: list[dict[int, Callable[[], Any]]] = []
+    final_hooks: list[dict[int, Callable[[], Any]]]
 
 
 def run(
@@ -144,6 +147,7 @@ def run(
     """
     outer = _state.current()
     this = Run()
+    this.final_hooks = []
     config: dict[str, Any] = {"backward_run": this}
     if outer.config:
         config = {**outer.config, **config}
@@ -152,9 +156,13 @@ def run(
             outer = outer.with_config(final_hooks=None)
     # Grad mode is as asked for, autocast is off, and code inside finds the run.
     user = outer.user | AUTOGRAD if create_graph else outer.user & ~AUTOGRAD
-    _state.set_state(outer.replaced(outer.include & ~AUTOCAST, user, config))
+    include = outer.include & ~AUTOCAST
+    _state.set_state(outer.replaced(include, user, config))
     try:
-        _loop(roots, retain_graph, targets)
+        if len(roots) == 1 and not include & (ANOMALY | CHECKED):
+            roots = _chain(*roots[0], retain_graph, targets)
+        if roots:
+            _loop(roots, retain_graph, targets)
     finally:
         _state.set_state(outer)
     for table in this.final_hooks:
@@ -167,17 +175,7 @@ def _loop(
 ) -> None:
     """Run every node. This is the hot path: the common node is handled without a call."""
     holders: dict[Node, GradTensorHolder] = {}
-    is_chain = len(roots) == 1 and not _state.current().include & (ANOMALY | CHECKED)
-    if is_chain:
-        ((meta, seed),) = roots
-        holder = _holder(meta.grad_node, 0)
-        if holder.buffer is None:
-            holder.buffer = seed
-        else:
-            holder.buffer[meta.position] = seed
-        ready = deque((holder,))
-    else:
-        ready = _counted_roots(roots, holders, targets)
+    ready = _counted_roots(roots, holders, targets)
     node: Any = None
     try:
         while ready:
@@ -187,8 +185,10 @@ def _loop(
             if hooks is not None or targets is not None:
                 holder.buffer = _observed(node, holder.buffer, targets)
             if type(node) is AccumulationNode:
-                if targets is None and holder.buffer is not None:
-                    _accumulate(node, holder)
+                held, holder.buffer, holder.own = holder.buffer, None, None
+                if targets is None and held is not None:
+                    _accumulate(node, held)
+                held = None
                 continue
             if targets is not None and node not in targets.executed:
                 continue
@@ -204,25 +204,13 @@ def _loop(
                 outgoing = _call(node, saved, held)
             if not retain_graph:
                 node.saved = None
-            edges = node.edges
-            if is_chain and len(edges) != 1 and len(edges) - edges.count(None) != 1:
-                is_chain = False
-                holders = {node: holder}
-                _count(holders, targets)
-            for edge, gradient in zip(edges, outgoing):  # noqa: B905 (strict costs 10 %)
+            for edge, gradient in zip(node.edges, outgoing):  # noqa: B905 (strict costs 10 %)
                 if edge is None:
                     continue
                 below = edge.grad_node
                 if targets is not None and (below not in targets.needed or targets.is_cut(edge)):
                     continue
-                if is_chain:
-                    target = holder  # that of the node which is done now
-                    target.node = below
-                    target.waiting = 1
-                    if type(below) is WideGradNode:
-                        target.buffer = [None] * below.width
-                else:
-                    target = holders[below]
+                target = holders[below]
                 if gradient is not None:
                     if type(gradient) is not Tensor:
                         gradient = _fitted(node, saved, edge, gradient, outgoing)
@@ -246,6 +234,49 @@ def _loop(
     except BaseException as error:
         _add_note(node, error)
         raise
+
+
+def _chain(
+    root: AutogradMeta, gradient: Tensor | None, retain_graph: bool, targets: Targets | None
+) -> list[tuple[AutogradMeta, Tensor]]:
+    """Run plain nodes that lead to one node each; return where to go on, and with what."""
+    edge: Any = root
+    node: Any = root.grad_node
+    try:
+        while gradient is not None:
+            if node.hooks is not None or (targets is not None and not targets.is_passed(node)):
+                return [(edge, gradient)]
+            if type(node) is AccumulationNode:
+                _accumulate(node, gradient)
+                break
+            edges = node.edges
+            if type(node) is not GradNode or len(edges) - edges.count(None) != 1:
+                return [(edge, gradient)]
+            saved = node.saved
+            if saved is None:
+                raise _released(node)
+            if gradient._storage.version:
+                raise _overwritten(node)
+            outgoing = node.kind.backward(node, saved, gradient)
+            if not retain_graph:
+                node.saved = None
+            for edge, gradient in zip(edges, outgoing):  # noqa: B007, B905 (strict costs 10 %)
+                if edge is not None:
+                    break
+            if gradient is not None:
+                if type(gradient) is not Tensor:
+                    gradient = _fitted(node, saved, edge, gradient, outgoing)
+                array = gradient.array
+                if array.shape != edge.shape or array.dtype is not edge.dtype:
+                    gradient = _fitted(node, saved, edge, gradient, outgoing)
+                if gradient._storage.version:
+                    gradient = owned_copy(gradient)
+            node = edge.grad_node
+            saved = outgoing = array = None
+    except BaseException as error:
+        _add_note(node, error)
+        raise
+    return []
 
 
 def _observed(node: Node, held: Any, targets: Targets | None) -> Any:
@@ -355,13 +386,12 @@ def in_topological_order(roots: Iterable[Node], cut: frozenset[tuple[Node, int]]
 # ---------------------------------------------------------------------- leaves
 
 
-def _accumulate(node: AccumulationNode, holder: GradTensorHolder) -> None:
-    """Add the gradient in a holder to a leaf's, as a tensor nobody else holds.
+def _accumulate(node: AccumulationNode, gradient: Tensor) -> None:
+    """Add a gradient that one variable of the caller holds to a leaf's, as one nobody else holds.
 
     The sum is made outside of the lock, because an operator of some backend may compute it; it is
     stored if no other thread stored one meanwhile.
     """
-    gradient, holder.buffer, holder.own = holder.buffer, None, None
     if gradient._storage.version:
         raise _overwritten(node)
     if gradient._keys & PLACE != node.keys or node.level:
@@ -370,7 +400,7 @@ def _accumulate(node: AccumulationNode, holder: GradTensorHolder) -> None:
         present = node.grad
         if present is not None:
             total = add_gradients(present, gradient)
-        elif getrefcount(gradient) == UNSHARED and is_only_owner(gradient):
+        elif getrefcount(gradient) == PASSED_ON and is_only_owner(gradient):
             total = gradient
         else:
             total = owned_copy(gradient)

@@ -31,6 +31,7 @@ from ..tensor.grad_meta import AccumulationNode, GradNode
 from ..tensor.tensor import Tensor, alias_of, tensor_from_result, weak_scalar
 
 __all__ = [
+    "PASSED_ON",
     "PLACE",
     "UNSHARED",
     "Node",
@@ -78,16 +79,23 @@ def add_into(total: Tensor, gradient: Tensor) -> bool:
     return False
 
 
-def _reference_counts() -> tuple[int, int]:
+def _reference_counts() -> tuple[int, int, int]:
     tensor = weak_scalar(0.0)
-    return getrefcount(tensor), getrefcount(tensor.array)
+
+    def passed_on(value: Tensor) -> int:
+        return getrefcount(value)
+
+    array = tensor.array
+    return getrefcount(tensor), passed_on(tensor), getrefcount(array)
 
 
 _COUNTS: Final = _reference_counts()
 UNSHARED: Final = _COUNTS[0]
 """What `sys.getrefcount` says of an object that only one local variable holds."""
-_IN_ATTRIBUTE: Final = _COUNTS[1]
-"""The same for one that only an attribute holds."""
+PASSED_ON: Final = _COUNTS[1]
+"""The same for one that a caller's variable holds too."""
+_IN_ATTRIBUTE: Final = _COUNTS[2]
+"""The same for one that an attribute holds too."""
 
 
 def is_only_owner(gradient: Tensor) -> bool:
@@ -97,10 +105,8 @@ def is_only_owner(gradient: Tensor) -> bool:
     """
     if gradient._keys != CPU or gradient.autograd_meta is not None:
         return False
-    if getrefcount(gradient.array) != _IN_ATTRIBUTE:
-        return False
-    flags = gradient.array.flags
-    return bool(flags.owndata and flags.carray)
+    array = gradient.array
+    return getrefcount(array) == _IN_ATTRIBUTE and array.base is None and array.flags.carray
 
 
 def owned_copy(gradient: Tensor) -> Tensor:

@@ -18,28 +18,16 @@ __all__ = ["MODULES", "load", "load_all"]
 
 MODULES: Final[dict[str, tuple[str, ...]]] = {
     "elementwise": (
-        *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "clamp", "cos"),
-        *(
-            "cbrt",
-            "cosh",
-            "deg2rad",
-            "div",
-            "exp",
-            "exp2",
-            "expm1",
-            "rad2deg",
-            "floor",
-            "floor_divide",
-            "isfinite",
-            "isinf",
-        ),
-        *("isnan", "log", "log10", "log1p", "log2", "masked_fill", "maximum", "minimum"),
-        *("mul", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid"),
-        *("sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc", "where"),
+        *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "clamp", "cos"),
+        *("cosh", "deg2rad", "div", "exp", "exp2", "expm1", "floor", "floor_divide", "log"),
+        *("log10", "log1p", "log2", "masked_fill", "maximum", "minimum", "mul", "neg", "pow"),
+        *("rad2deg", "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin"),
+        *("sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc", "where"),
     ),
     "comparison": (
-        *("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "eq", "ge", "gt", "le"),
-        *("logical_and", "logical_not", "logical_or", "logical_xor", "lt", "ne"),
+        *("bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift"),
+        *("bitwise_xor", "eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "logical_and"),
+        *("logical_not", "logical_or", "logical_xor", "lt", "ne", "signbit"),
     ),
     "reductions": (
         *("all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod"),
@@ -65,7 +53,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "contractions": ("contract", "einsum", "kron", "tensordot"),
     "fft": (
         *("fft", "fft_c2c", "fftn", "fftshift", "ifft", "ifft_c2c", "ifftn", "ifftshift", "irfft"),
-        *("irfft_c2r", "rfft", "rfft_r2c", "roll"),
+        *("irfft_c2r", "irfftn", "rfft", "rfft_r2c", "rfftn", "roll"),
     ),
     "scatter": (
         *("index_add", "index_copy", "masked_select", "one_hot", "pad", "repeat_interleave"),
@@ -73,7 +61,8 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "special": (
         *("atan2", "copysign", "digamma", "erf", "erfc", "erfinv", "fmod", "gammaln", "hypot"),
-        *("i0", "i1", "logaddexp", "logit", "nan_to_num", "ndtr", "polygamma", "sinc", "xlogy"),
+        *("i0", "i1", "logaddexp", "logit", "nan_to_num", "ndtr", "nextafter", "polygamma", "sinc"),
+        "xlogy",
     ),
     "activations": (*("elu", "gelu", "leaky_relu", "lerp", "log_sigmoid", "silu", "softplus"),),
     "losses": (

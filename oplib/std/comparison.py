@@ -28,6 +28,12 @@ COMPARISONS: Final[dict[str, np.ufunc]] = {
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
     "bitwise_not": np.invert,
+    "bitwise_left_shift": np.left_shift,
+    "bitwise_right_shift": np.right_shift,
+    "isnan": np.isnan,
+    "isfinite": np.isfinite,
+    "isinf": np.isinf,
+    "signbit": np.signbit,
 }
 """Name -> ufunc; those of comparisons and logic give bools, those of bits give integers."""
 

@@ -127,16 +127,6 @@ for _name, (_kernel, _rule) in UNARY.items():
     _declare_unary(_name, _kernel, _rule)
 
 
-def _declare_predicate(name: str, kernel: np.ufunc) -> None:
-    op = declare(f"{name}(Tensor x) -> Tensor", f"`numpy.{name}` of every element.", "pointwise")
-    op.register_kernel("cpu", kernel)
-    op.register_fake(lambda x: like_spec(x, bool))
-    op.register_vjp(x=None)
-
-
-for _predicate in (np.isnan, np.isfinite, np.isinf):
-    _declare_predicate(_predicate.__name__, _predicate)
-
 round_ = declare(
     "round(Tensor x, int decimals=0) -> Tensor",
     "Round half to even, to a number of decimals.",

@@ -81,7 +81,7 @@ def _resized(x: Tensor, dim: int, n: int | None) -> Tensor:
     return concat([x, x.new_zeros([*x.shape[:axis], n - length, *x.shape[axis + 1 :]])], axis)
 
 
-def _declare_public(name: str) -> None:
+def _declare_public(name: str) -> Operator[..., Any]:
     @composite(
         f"{name}(Tensor x, int? n=None, int dim=-1, {_NORM}) -> Tensor",
         f"`numpy.fft.{name}`: the transform along an axis, cut or padded to n points.",
@@ -100,6 +100,8 @@ def _declare_public(name: str) -> None:
             x = TRANSFORMS[name](_resized(x, axis, n), axis, norm)
         return x
 
+    return several
+
 
 def _axes(x: Tensor, s: Sequence[int] | None, dim: Sequence[int] | None) -> list[int]:
     if dim is not None:
@@ -107,8 +109,8 @@ def _axes(x: Tensor, s: Sequence[int] | None, dim: Sequence[int] | None) -> list
     return list(range(x.ndim))[-len(s) :] if s else list(range(x.ndim))
 
 
-_declare_public("fft")
-_declare_public("ifft")
+fftn: Final = _declare_public("fft")
+ifftn: Final = _declare_public("ifft")
 
 
 # ---------------------------------------------------------------------- real input, real output
@@ -201,6 +203,37 @@ def irfft(x: Tensor, n: int | None, dim: int, norm: str) -> Tensor:
     """Cut or pad to half of n, then transform."""
     points = 2 * (x.shape[dim] - 1) if n is None else n
     return irfft_c2r(_resized(x, dim, points // 2 + 1), points, dim, norm)
+
+
+@composite(
+    f"rfftn(Tensor x, int[]? s=None, int[1]? dim=None, {_NORM}) -> Tensor",
+    "`numpy.fft.rfftn`: `rfft` along the last of several axes, by default all, then `fft`.",
+)
+def rfftn(x: Tensor, s: list[int] | None, dim: list[int] | None, norm: str) -> Tensor:
+    """Transform the real axis first."""
+    dims, lengths = _axes_and_lengths("rfftn", x, s, dim)
+    x = rfft(x, lengths[-1], dims[-1], norm)
+    return fftn(x, lengths[:-1], dims[:-1], norm) if dims[1:] else x
+
+
+@composite(
+    f"irfftn(Tensor x, int[]? s=None, int[1]? dim=None, {_NORM}) -> Tensor",
+    "`numpy.fft.irfftn`, the inverse of `rfftn`: the last length is by default even.",
+)
+def irfftn(x: Tensor, s: list[int] | None, dim: list[int] | None, norm: str) -> Tensor:
+    """Transform the real axis last."""
+    dims, lengths = _axes_and_lengths("irfftn", x, s, dim)
+    x = ifftn(x, lengths[:-1], dims[:-1], norm) if dims[1:] else x
+    return irfft(x, lengths[-1] if s else None, dims[-1], norm)
+
+
+def _axes_and_lengths(
+    name: str, x: Tensor, s: list[int] | None, dim: list[int] | None
+) -> tuple[list[int], list[int]]:
+    dims = _axes(x, s, dim)
+    if not dims:
+        raise ArgumentError(f"std::{name} needs an axis")
+    return dims, s or [x.shape[axis] for axis in dims]
 
 
 # ---------------------------------------------------------------------- moving elements around

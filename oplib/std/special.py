@@ -58,6 +58,7 @@ BINARY: Final[dict[str, tuple[np.ufunc, Rule, Rule]]] = {
         lambda grad, y, out: _share(grad, y, out),
     ),
     "fmod": (np.fmod, lambda grad: grad, lambda grad, x, y: -grad * (x / y).trunc()),
+    "nextafter": (np.nextafter, lambda grad: grad, zeros),
     "copysign": (
         np.copysign,
         lambda grad, x, out: grad * where(x.sign() == out.sign(), 1.0, -1.0),

@@ -45,6 +45,8 @@ METHODS: Final[dict[str, str]] = {
     "__and__": "bitwise_and",
     "__or__": "bitwise_or",
     "__xor__": "bitwise_xor",
+    "__lshift__": "bitwise_left_shift",
+    "__rshift__": "bitwise_right_shift",
     # comparison
     "__eq__": "eq",
     "__ne__": "ne",
@@ -63,41 +65,18 @@ METHODS: Final[dict[str, str]] = {
     "__iand__": "bitwise_and_",
     "__ior__": "bitwise_or_",
     "__ixor__": "bitwise_xor_",
+    "__ilshift__": "bitwise_left_shift_",
+    "__irshift__": "bitwise_right_shift_",
     # a property
     "T": "transpose",
 }
 """Special methods by operator; the other methods carry their operator's own name."""
 
 _UNARY: Final = (
-    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp"),
-    *(
-        "cbrt",
-        "deg2rad",
-        "exp2",
-        "expm1",
-        "floor",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "neg",
-        "reciprocal",
-        "relu",
-        "round",
-    ),
-    *(
-        "rad2deg",
-        "rsqrt",
-        "sigmoid",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "tan",
-        "tanh",
-        "trunc",
-    ),
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "cos", "cosh"),
+    *("deg2rad", "exp", "exp2", "expm1", "floor", "log", "log10", "log1p", "log2", "neg"),
+    *("rad2deg", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt"),
+    *("square", "tan", "tanh", "trunc"),
 )
 _BINARY: Final = (
     *("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floor_divide", "remainder"),
@@ -107,19 +86,11 @@ IN_PLACE: Final = (*_UNARY, *_BINARY, "clamp")
 """Elementwise operators with a form that writes, named ``name_`` and derived from ``name``."""
 
 STORED: Final = (
-    *("conj", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "logical_and"),
-    *(
-        "logical_not",
-        "logical_or",
-        "logical_xor",
-        "atan2",
-        "copysign",
-        "fmod",
-        "hypot",
-        "logaddexp",
-    ),
-    *("xlogy", "digamma", "erf", "erfc", "erfinv", "gammaln", "i0", "i1", "logit", "nan_to_num"),
-    *("ndtr", "sinc", "elu", "gelu", "leaky_relu", "lerp", "log_sigmoid", "silu", "softplus"),
+    *("conj", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_xor"),
+    *("bitwise_right_shift", "logical_and", "logical_not", "logical_or", "logical_xor", "atan2"),
+    *("copysign", "fmod", "hypot", "logaddexp", "nextafter", "xlogy", "digamma", "erf", "erfc"),
+    *("erfinv", "gammaln", "i0", "i1", "logit", "nan_to_num", "ndtr", "sinc", "elu", "gelu"),
+    *("leaky_relu", "lerp", "log_sigmoid", "silu", "softplus"),
 )
 """Further elementwise operators with such a form: the result is computed, then copied into x."""
 
@@ -131,19 +102,8 @@ NAMED: Final[tuple[str, ...]] = (
     *IN_PLACE,
     *(f"{name}_" for name in (*IN_PLACE, *STORED)),
     *("copy_", "fill_", "zero_", "set_value", "masked_fill_", "index_put_"),
-    *("masked_fill", "cast", "isnan", "isfinite", "isinf"),
-    *(
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_not",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-    ),
+    *("masked_fill", "cast", "isnan", "isfinite", "isinf", "eq", "ne", "lt", "le", "gt", "ge"),
+    *("logical_not", "logical_and", "logical_or", "logical_xor"),
     *("sum", "mean", "max", "min", "prod", "argmax", "argmin", "any", "all", "logsumexp"),
     *("var", "std", "norm", "cumsum", "softmax", "log_softmax", "matmul", "dot", "outer"),
     *("squeeze", "unsqueeze", "flatten", "unflatten", "diagonal", "unfold", "as_strided", "flip"),
@@ -174,6 +134,8 @@ REFLECTED: Final[dict[str, str]] = {
     "__rand__": "bitwise_and",
     "__ror__": "bitwise_or",
     "__rxor__": "bitwise_xor",
+    "__rlshift__": "bitwise_left_shift",
+    "__rrshift__": "bitwise_right_shift",
 }
 """Reflected special methods: the operator gets its arguments swapped."""
 

@@ -34,63 +34,22 @@ from .tensor import (
 
 __all__ = ["UFUNCS", "from_dlpack", "from_numpy", "install_protocols", "is_weak"]
 
+_SAME_NAME: Final = (
+    *("add", "floor_divide", "remainder", "matmul", "exp", "expm1", "exp2", "log", "log1p", "log2"),
+    *("log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sqrt", "cbrt", "square", "reciprocal"),
+    *("sign", "trunc", "floor", "ceil", "maximum", "minimum", "logical_not", "logical_and"),
+    *("logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "isnan", "isfinite"),
+    *("isinf", "signbit", "deg2rad", "rad2deg", "hypot", "logaddexp", "fmod", "copysign"),
+    "nextafter",
+)
 UFUNCS: Final[dict[str, str]] = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "floor_divide": "floor_divide",
-    "remainder": "remainder",
-    "power": "pow",
-    "matmul": "matmul",
-    "negative": "neg",
-    "absolute": "abs",
-    "exp": "exp",
-    "expm1": "expm1",
-    "log": "log",
-    "log1p": "log1p",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "tanh": "tanh",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "log2": "log2",
-    "log10": "log10",
-    "sqrt": "sqrt",
-    "square": "square",
-    "reciprocal": "reciprocal",
-    "sign": "sign",
-    "trunc": "trunc",
-    "floor": "floor",
-    "ceil": "ceil",
-    "maximum": "maximum",
-    "minimum": "minimum",
-    "conjugate": "conj",
-    "equal": "eq",
-    "not_equal": "ne",
-    "less": "lt",
-    "less_equal": "le",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "logical_not": "logical_not",
-    "logical_and": "logical_and",
-    "logical_or": "logical_or",
-    "logical_xor": "logical_xor",
-    "invert": "bitwise_not",
-    "bitwise_and": "bitwise_and",
-    "bitwise_or": "bitwise_or",
-    "bitwise_xor": "bitwise_xor",
-    "isnan": "isnan",
-    "isfinite": "isfinite",
-    "isinf": "isinf",
+    **{name: name for name in _SAME_NAME},
+    **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
+    **{"subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg"},
+    **{"absolute": "abs", "conjugate": "conj", "invert": "bitwise_not", "positive": "clone"},
+    **{"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt"},
+    **{"greater_equal": "ge", "left_shift": "bitwise_left_shift"},
+    **{"right_shift": "bitwise_right_shift", "degrees": "rad2deg", "radians": "deg2rad"},
 }
 """NumPy ufunc -> operator of namespace std."""
 
@@ -234,6 +193,12 @@ def _array_function(
     return result
 
 
+def _copy(self: Tensor) -> Tensor:
+    """Return another leaf on the same memory."""
+    _check_leaf(self, "copied")
+    return _rebuild(*_reduce(self)[1])
+
+
 def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """Return an independent copy of a leaf, with the same `requires_grad` and ``.grad``.
 
@@ -276,6 +241,15 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
     return self.numpy().__dlpack_device__()
 
 
+def _buffer(self: Tensor, flags: int) -> memoryview:
+    """Give ``memoryview(tensor)`` the memory (Python 3.12 and later)."""
+    return self.numpy().data
+
+
+def _bytes(self: Tensor) -> bytes:
+    return self._data().tobytes()
+
+
 _EXTENDED: Final = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
 
 
@@ -308,6 +282,9 @@ def install_protocols() -> None:
         "__array__": _array_of,
         "__array_ufunc__": _array_ufunc,
         "__array_function__": _array_function,
+        "__buffer__": _buffer,
+        "__bytes__": _bytes,
+        "__copy__": _copy,
         "__deepcopy__": _deepcopy,
         "__reduce__": _reduce,
         "__dlpack__": _dlpack,

@@ -96,9 +96,12 @@ CASES: dict[str, list[Call]] = {
     **{name: [call(A, B), call(A, normal(4)), call(normal(3, 1), normal(4))] for name in BINARY},
     "div": [call(A, positive(3, 4)), call(A, 2.0), call(1.0, positive(2, 1))],
     "pow": [call(positive(2, 3), normal(3)), call(A, 3), call(A, 2.0), call(2.0, A)],
-    **{name: [call(A)] for name in ("isnan", "isfinite", "isinf", "logical_not")},
+    **{name: [call(A)] for name in ("isnan", "isfinite", "isinf", "signbit", "logical_not")},
     **{name: [call(A, B), call(A, normal(4))] for name in PREDICATES},
-    **{f"bitwise_{name}": [call(at(1, 2, 3), at(3, 1, 1))] for name in ("and", "or", "xor")},
+    **{
+        f"bitwise_{name}": [call(at(1, 2, 3), at(3, 1, 1))]
+        for name in ("and", "or", "xor", "left_shift", "right_shift")
+    },
     "bitwise_not": [call(at(1, 2, 3))],
     "where": [call(MASK, A, B), call(MASK, A, 0.0), call(MASK[0], normal(3, 1), normal(4))],
     "clamp": [call(A, -0.5, 0.5), call(A, min=0.0), call(A, max=0.5)],
@@ -159,6 +162,7 @@ CASES: dict[str, list[Call]] = {
     "rfft": [call(A), call(CUBE, 5, 1, "forward"), call(A, 2)],
     "irfft": [call(A), call(CUBE, 5, 1), call(A, 4, 0, "ortho")],
     **{name: [call(CUBE), call(CUBE, [3, 5]), call(A, dim=[0])] for name in ("fftn", "ifftn")},
+    **{name: [call(CUBE), call(A, [3, 5])] for name in ("rfftn", "irfftn")},
     **{name: [call(CUBE), call(A, [1])] for name in ("fftshift", "ifftshift")},
     "roll": [call(A, 2), call(CUBE, [1, -1], [0, 2]), call(A, 0, 1)],
     "scatter": [call(A, 1, at([0, 3], [2, 1], [1, 0]), B), call(A, 0, at([2, 0, 1, 1]), B)],
@@ -176,7 +180,7 @@ CASES: dict[str, list[Call]] = {
         call(CUBE, [1, 3], "circular"),
     ],
     **{name: [call(A, B), call(A, normal(4))] for name in ("atan2", "hypot", "logaddexp")},
-    **{name: [call(A, B)] for name in ("fmod", "copysign")},
+    **{name: [call(A, B)] for name in ("fmod", "copysign", "nextafter")},
     **{name: [call(A)] for name in ("erf", "erfc", "ndtr", "i0", "i1", "sinc", "nan_to_num")},
     **{name: [call(positive(3, 4))] for name in ("erfinv", "gammaln", "digamma", "logit")},
     "polygamma": [call(1, positive(3, 4)), call(2, positive(2))],

@@ -148,8 +148,8 @@ def test_functionalized_and_captured_calls_give_the_eager_values(name, given, tr
 
 def test_every_numpy_ufunc_that_maps_to_an_operator_is_its_kernel():
     for ufunc, name in UFUNCS.items():
-        kernel = operator(name).kernels["CPU"][0].function
-        assert kernel is getattr(np, ufunc) or name == "matmul"
+        if ufunc not in ("matmul", "positive", "degrees", "radians"):  # same values, other kernels
+            assert operator(name).kernels["CPU"][0].function is getattr(np, ufunc)
 
 
 # ---------------------------------------------------------------------- gradients
@@ -185,11 +185,11 @@ def test_only_comparisons_positions_and_creation_stop_gradients():
     assert set(CASES) - set(DIFFERENTIABLE) == {
         *MODULES["comparison"],
         *MODULES["creation"],
-        *("isnan", "isinf", "isfinite", "any", "all", "argmax", "argmin", "index_winners"),
+        *("any", "all", "argmax", "argmin", "index_winners"),
         *("argsort", "searchsorted", "unique", "nonzero", "count_nonzero", "isclose"),
         *("cumargmax", "cumargmin", "one_hot", "bernoulli"),
         *("rand", "randn", "randint", "randperm"),
-        *(f"bitwise_{name}_" for name in ("and", "not", "or", "xor")),
+        *(f"bitwise_{name}_" for name in ("and", "not", "or", "xor", "left_shift", "right_shift")),
         "set_value",
     }
 

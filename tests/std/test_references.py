@@ -65,8 +65,12 @@ def put(x: Any, dim: int, index: Any, src: Any) -> Any:
     return result
 
 
-def transformed(x: Any, s: Any = None, dim: Any = None) -> Any:
-    return np.fft.fftn(x, s, range(x.ndim)[-len(s) :] if s and dim is None else dim)
+def transformed(name: str) -> Callable[..., Any]:
+    def transform(x: Any, s: Any = None, dim: Any = None) -> Any:
+        axes = range(x.ndim)[-len(s) :] if s and dim is None else dim
+        return getattr(np.fft, name)(x, s, axes)
+
+    return transform
 
 
 REFERENCES: dict[str, Callable[..., Any]] = {
@@ -96,7 +100,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "cummin": lambda x, dim: [np.minimum.accumulate(x, dim)],
     "diff": np.diff,
     **{name: getattr(np.fft, name) for name in ("fft", "ifft", "rfft", "irfft")},
-    "fftn": transformed,
+    **{name: transformed(name) for name in ("fftn", "rfftn", "irfftn")},
     **{name: getattr(np.fft, name) for name in ("fftshift", "ifftshift")},
     "roll": np.roll,
     "tile": np.tile,
@@ -106,7 +110,10 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "scatter_add": added,
     "take": lambda x, index: x.ravel()[index],
     "masked_select": lambda x, mask: x[np.broadcast_to(mask, x.shape)],
-    **{name: getattr(np, name) for name in ("logaddexp", "hypot", "fmod", "copysign", "sinc")},
+    **{
+        name: getattr(np, name)
+        for name in ("logaddexp", "hypot", "fmod", "copysign", "nextafter", "sinc")
+    },
     "atan2": np.arctan2,
     **{
         name: getattr(scipy.special, name)

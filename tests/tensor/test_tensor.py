@@ -303,3 +303,22 @@ def test_a_tensor_of_a_transform_shows_its_kind() -> None:
     seen = []
     oplib.functionalize(lambda x: seen.append(repr(x)))(oplib.ones(2))
     assert seen == ["Tensor(FunctionalArray, f64[2])"]
+
+
+def test_a_notebook_shows_type_and_values() -> None:
+    html = oplib.tensor([1.5], requires_grad=True)._repr_html_()
+    assert "Tensor f64[1]" in html
+    assert "<pre>Tensor([1.5], requires_grad=True)</pre>" in html
+
+
+def test_shifts_are_numpys_in_either_order_and_in_place() -> None:
+    x = oplib.tensor([1, 2, 3])
+    assert (x << 2).tolist() == [4, 8, 12]
+    assert (x >> 1).tolist() == [0, 1, 1]
+    assert (1 << x).tolist() == [2, 4, 8]
+    assert (16 >> x).tolist() == [8, 4, 2]
+    y = x
+    y <<= 1
+    y >>= oplib.tensor([0, 1, 2])
+    assert y is x
+    assert x.tolist() == [2, 2, 1]
