@@ -97,7 +97,7 @@ from .schema import (
     register_opaque_type,
 )
 from .shapes import TensorSpec, result_type
-from .tensor import methods, protocols
+from .tensor import handles, methods, protocols
 from .tensor.protocols import from_dlpack, from_numpy
 from .tensor.tensor import Tensor, engine
 
@@ -264,6 +264,7 @@ def _install() -> None:
     engine.set_grad = hooks.set_grad
     engine.set_requires_grad = hooks.set_requires_grad
     methods.install_methods()
+    handles.install_moves()
     protocols.install_protocols()
     register_annotation(Tensor, TensorType(), "tensor")
     ledger.DEFINITION_LISTENERS.append(_forget)

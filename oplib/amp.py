@@ -64,6 +64,12 @@ class _Policy:
     black: frozenset[str]
     promote: bool
 
+    def __str__(self) -> str:
+        lists = (("white", self.white), ("black", self.black))
+        named = [f"{color} {', '.join(sorted(names))}" for color, names in lists if names]
+        alone = [] if self.promote else ["no promotion"]
+        return "; ".join([f"{self.level} {short_dtype(self.dtype)}", *named, *alone])
+
     def target(self, op: AnyOperator, tensors: Sequence[Tensor]) -> DType | None:
         """Return the dtype a call of `op` runs in, or None for an operator that is left alone.
 

@@ -64,7 +64,7 @@ FLOORS: Floors = (
         package(
             "tensor",
             "geometry strided view_rules addressing storage grad_hooks grad_meta meta_array tensor "
-            "writes methods protocols",
+            "writes methods handles protocols",
         ),
     ),
     # 4: registration
@@ -100,7 +100,9 @@ FLOORS: Floors = (
     ),
     # 6: what combines siblings
     (
-        package("program", "recorder signature program saving capture kernels joint compile"),
+        package(
+            "program", "recorder signature export program saving capture kernels joint compile"
+        ),
         loose("checked"),
         loose("amp"),
     ),

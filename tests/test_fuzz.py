@@ -181,8 +181,8 @@ SWITCHES: dict[str, Switch] = {
 
 
 def finds_a_mistake() -> bool:
-    """Return whether the fuzz finds anything wrong within a few hundred programs."""
-    for seed in range(600):
+    """Return whether the fuzz finds anything wrong within a thousand programs."""
+    for seed in range(1000):
         try:
             if check(random_program(seed), modes_of(seed), seeds=[0]):
                 return True

@@ -26,7 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def is_grad_enabled() -> bool:
     """Return whether operations on tensors that require grad are recorded now."""
-    return bool(_state.current().user & AUTOGRAD)
+    state = _state.current()
+    for frame in state.stack:
+        frame.interpreter.grad_mode_asked()
+    return bool(state.user & AUTOGRAD)
 
 
 _DEFAULT_OFF: Final = _state.DEFAULT_STATE.replace(user=_state.DEFAULT_STATE.user & ~AUTOGRAD)

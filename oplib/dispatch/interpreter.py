@@ -105,6 +105,9 @@ class Interpreter:
     def grad_replaced(self, tensor: Any) -> None:
         """Take note that ``.grad`` of a tensor with this interpreter's array was set."""
 
+    def grad_mode_asked(self) -> None:
+        """Take note that code inside asked whether gradients are recorded."""
+
     def before_data(self, tensor: Any) -> None:
         """Take note that the data of a tensor is about to be read around the operators."""
 

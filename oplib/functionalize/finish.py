@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from .._tree import flatten
 from ..prims import clone
+from ..tensor.geometry import same_geometry
 from ..tensor.grad_meta import AccumulationNode
 from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
@@ -22,6 +23,7 @@ from .outcome import (
     LiteralResult,
     Outcome,
     Past,
+    Rebinding,
     Record,
     SameResult,
     ValueResult,
@@ -57,6 +59,7 @@ class Finish:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.owns = run.interpreter.owns
+        self.places = run.interpreter.places
         self.values: list[Tensor] = []
         self.roots: dict[int, int] = {}
 
@@ -66,14 +69,17 @@ class Finish:
         leaves, found.structure = flatten(result)
         leaves = [run.adopt(x) if self._is_outside(x) else x for x in leaves]
         self._writes(found)
+        moved = [i for i, handle in enumerate(run.handles) if self._is_moved(i, handle.array)]
         seen: dict[int, int] = {}
-        shared = self._shared_regions(leaves)
+        shared = self._shared_regions([*leaves, *(run.handles[index] for index in moved)])
         for position, leaf in enumerate(leaves):
             earlier = seen.setdefault(id(leaf), position)
             if isinstance(leaf, Tensor) and earlier != position:
                 found.records.append(SameResult(earlier))
             else:
                 found.records.append(self._record(leaf, shared))
+        for index in moved:
+            found.rebindings.append(Rebinding(index, self._place(run.handles[index], shared)))
         self._gradients(found)
         found.flags = list(run.flags.items())
         return found, self.values
@@ -81,18 +87,26 @@ class Finish:
     def _is_outside(self, leaf: Any) -> bool:
         return isinstance(leaf, Tensor) and not self.owns(leaf)
 
+    def _is_moved(self, index: int, array: FunctionalArray) -> bool:
+        """Return whether the handle of an input lies elsewhere than at the beginning."""
+        before = self.places[index]
+        return array is not before and (
+            array.region is not before.region
+            or array.history is not before.history
+            or not same_geometry(array.geometry, before.geometry)
+        )
+
     def _writes(self, found: Outcome) -> None:
         """Describe what is stored into the inputs, and by how much versions rise."""
         counted = set()
-        for index, handle in enumerate(self.run.handles):
-            array: FunctionalArray = handle.array
+        for index, array in enumerate(self.places):
             region = array.region
             if index not in region.written_through:
                 continue
             recorded = index in region.recorded_through
             no_grad = not recorded and self.run.inputs[index].requires_grad
             found.writes.append(WriteBack(index, self._add(array.read()), no_grad))
-            storage = handle._storage
+            storage = self.run.interpreter.storages[index]
             if id(storage) not in counted:
                 counted.add(id(storage))
                 count = storage.version - self.run.first_version(storage)
@@ -116,10 +130,14 @@ class Finish:
         for index, handle in enumerate(self.run.handles):
             if handle is leaf:
                 return InputResult(index)
+        return self._place(leaf, shared)
+
+    def _place(self, leaf: Tensor, shared: set[int]) -> Record:
+        """Return where a handle lies that is no input as it was."""
         array: FunctionalArray = leaf.array
         region = array.region
         if array.origin is not None:
-            base: FunctionalArray = self.run.handles[array.origin].array
+            base = self.places[array.origin]
             past = self._past(leaf, base.history)
             return InputView(array.origin, base.geometry, array.geometry, past)
         requires_grad = leaf.requires_grad

@@ -49,8 +49,8 @@ class Functionalize(Level):
 
     def before_data(self, tensor: Tensor) -> None:
         """Refuse to hand out the data of a tensor outside that is written when the run ends."""
-        for outside, handle in zip(self.inputs, self.handles, strict=True):
-            waits = handle._storage.version > outside._storage.version
+        for outside, storage in zip(self.inputs, self.storages, strict=True):
+            waits = storage.version > outside._storage.version
             if waits and outside._storage is tensor._storage:
                 raise AliasError(
                     "the data of a tensor of the enclosing scope was read around the operators, "

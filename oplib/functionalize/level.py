@@ -19,7 +19,7 @@ from ..dispatch.operator import Operator
 from ..errors import AliasError, AutogradError
 from ..schema import TensorType
 from ..tensor.geometry import Geometry, self_overlap
-from ..tensor.storage import new_storage
+from ..tensor.storage import Storage, new_storage
 from ..tensor.tensor import Tensor, blank_tensor, engine, stranger_of, view_of
 from .opaque import records
 from .storage import FunctionalArray, Region, ViewStep, form_of
@@ -82,6 +82,8 @@ class Level(Interpreter):
         ``after_flag(handle, value)``: ``requires_grad`` of a handle was set.
     handles : list of Tensor
         The handles of the inputs.
+    places, storages : list of FunctionalArray, list of Storage
+        Where these lay at the beginning.
     addressed : set of int
         The inputs of which the program sees where they lie in their storage.
     cleared : set of int
@@ -106,6 +108,8 @@ class Level(Interpreter):
         self.after_write: Callable[[Tensor, Tensor], None] = lambda old, new: None
         self.adopt_beyond: Callable[[int, Geometry, Geometry], Tensor]
         self.handles: list[Tensor] = []
+        self.places: list[FunctionalArray] = []
+        self.storages: list[Storage] = []
         self.addressed: set[int] = set()
         self.cleared: set[int] = set()
         self.after_flag: Callable[[Tensor, bool], None] = lambda handle, value: None
@@ -210,7 +214,7 @@ class Level(Interpreter):
         """Return the geometry of the input, or of the temporary, that a handle is a view of."""
         if array.origin is None:
             return array.region.form
-        return self.handles[array.origin].array.geometry  # type: ignore[no-any-return]
+        return self.places[array.origin].geometry
 
     def _beyond(self, base: Tensor, geometry: Geometry) -> FunctionalArray:
         """Return the handle of other memory of the same owner, where a view leaves its own."""

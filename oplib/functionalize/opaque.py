@@ -9,7 +9,6 @@ Imports floors 0 to 4, `access.py`. Read next: `interpreter.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
 from ..tensor.tensor import Tensor, engine
 from .access import view_at
 
-__all__ = ["At", "fresh_returns", "functionalized", "rebased", "records", "run_functionalized"]
+__all__ = ["At", "functionalized", "rebased", "records", "run_functionalized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +73,7 @@ def run_functionalized(
         engine.refresh(copied)  # it may have been written through a view
     returns = operator.schema.returns
     values = (result,) if len(returns) == 1 else tuple(result or ())
-    return tuple([values[i] for i in fresh_returns(operator, rebuilt)]), clones
-
-
-def fresh_returns(op: Operator[..., Any], arguments: Sequence[Any]) -> tuple[int, ...]:
-    """Return the indices of the results that are neither written arguments nor views of them.
-
-    A result that is a written argument which was left out (``out=None``) is fresh.
-    """
-    schema = op.schema
-    given = {a.name: value for a, value in zip(schema.arguments, arguments, strict=True)}
-    written = {name for name in schema.mutated_arguments if given[name] is not None}
-
-    def is_fresh(index: int) -> bool:
-        returned = schema.returned_argument(index)
-        if returned is not None:
-            return returned not in written
-        return written.isdisjoint(schema.aliased_arguments(index))
-
-    return tuple(index for index in range(len(schema.returns)) if is_fresh(index))
+    return tuple([values[i] for i in operator.schema.fresh_returns(rebuilt)]), clones
 
 
 def rebased(geometry: Geometry, form: Geometry) -> Geometry:

@@ -24,6 +24,7 @@ __all__ = [
     "LiteralResult",
     "Outcome",
     "Past",
+    "Rebinding",
     "Record",
     "SameResult",
     "ValueResult",
@@ -109,6 +110,14 @@ Record: TypeAlias = InputResult | InputView | ValueResult | ValueView | SameResu
 
 
 @dataclass(frozen=True, slots=True)
+class Rebinding:
+    """An input whose handle is to lie where a result would."""
+
+    index: int
+    place: Record
+
+
+@dataclass(frozen=True, slots=True)
 class WriteBack:
     """A value to store into an input when the run is over."""
 
@@ -156,6 +165,7 @@ class Outcome:
     gradients : list of Gradient
     flags : list of (input index, bool)
         ``requires_grad`` of inputs, where the program set it.
+    rebindings : list of Rebinding
     """
 
     writes: list[WriteBack] = field(default_factory=list)
@@ -164,13 +174,19 @@ class Outcome:
     structure: TreeDef = field(default_factory=lambda: TreeDef(None))
     gradients: list[Gradient] = field(default_factory=list)
     flags: list[tuple[int, bool]] = field(default_factory=list)
+    rebindings: list[Rebinding] = field(default_factory=list)
+
+    @property
+    def places(self) -> list[Record]:
+        """Where results lie, and then the handles of inputs that are rebound."""
+        return [*self.records, *(each.place for each in self.rebindings)]
 
     @property
     def extras(self) -> list[int]:
         """The values that are neither stored nor results: histories and gradients, in order."""
         found = [
             record.past.value
-            for record in self.records
+            for record in self.places
             if isinstance(record, InputView | ValueView) and record.past.value is not None
         ]
         found += [gradient.value for gradient in self.gradients if gradient.value is not None]

@@ -15,6 +15,7 @@ from .. import _state
 from .._tree import flatten, unflatten
 from ..dispatch.interpreter import Frame, pop, push
 from ..dispatch.keys import AUTOGRAD, BACKENDS, INTERPRETER, META, VIEW
+from ..errors import AliasError
 from ..prims import detach, graft
 from ..tensor.geometry import Geometry
 from ..tensor.grad_meta import (
@@ -191,6 +192,8 @@ class FunctionalRun:
         handle = tensor_from_result(array)
         self._index[id(tensor)] = index
         self.handles.append(handle)
+        self.interpreter.places.append(array)
+        self.interpreter.storages.append(handle._storage)
         if tensor.requires_grad:
             self._make_differentiable(index, handle)
         return handle
@@ -316,6 +319,11 @@ class FunctionalRun:
         index = next((i for i, known in enumerate(self.handles) if known is handle), None)
         if index is not None:
             self.flags[index] = value
+            if handle.array is not self.interpreter.places[index]:
+                raise AliasError(
+                    "requires_grad of an input was set after its shape was changed in place, in a "
+                    "functional run\n  set it before"
+                )
         if not value or handle.grad_fn is not None:
             return
         with _state.enter(self.interpreter.frame.outer_state()), recorded():

@@ -20,6 +20,7 @@ from ..dispatch.keys import AUTOGRAD
 from ..errors import AliasError
 from ..prims import alias, clone, copy_, detach, strided_view
 from ..tensor.geometry import Geometry, self_overlap
+from ..tensor.handles import become
 from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor, alias_of, engine
 from .access import laid_out, recorded, view_at
@@ -62,6 +63,7 @@ def settle(
         stored = _values_to_store(outcome, inputs, values)
     results = _Results(outcome, inputs, values, {id(s) for s in kept} | _storages(inputs))
     found = [results.result(record) for record in outcome.records]
+    moved = [results.result(each.place) for each in outcome.rebindings]
     before = [inputs[index]._storage.version for index, _ in outcome.versions]
     with _asked_inside(inputs):
         _check_destinations(outcome, inputs, values)
@@ -74,9 +76,11 @@ def settle(
     for index, flag in outcome.flags:
         inputs[index].requires_grad = flag
     _settle_gradients(outcome, inputs, values)
-    for record, result in zip(outcome.records, found, strict=True):
+    for record, result in zip(outcome.places, [*found, *moved], strict=True):
         if isinstance(record, InputView | ValueView):
             _place_in_time(result, record.past.requires_grad)
+    for each, place in zip(outcome.rebindings, moved, strict=True):
+        become(inputs[each.index], place)
     for position, record in enumerate(outcome.records):
         if isinstance(record, SameResult):
             found[position] = found[record.result]
@@ -220,7 +224,7 @@ class _Results:
         self.detached: list[tuple[Tensor, Tensor]] = []
         self.rewritten = {
             record.value
-            for record in outcome.records
+            for record in outcome.places
             if isinstance(record, ValueView) and record.past.value is not None
         }
 

@@ -29,7 +29,7 @@ from ..tensor.storage import is_read_only
 from ..tensor.tensor import Tensor
 from .access import laid_out, recorded
 from .level import Level, facts_of
-from .opaque import At, fresh_returns, functionalized, rebased
+from .opaque import At, functionalized, rebased
 from .storage import FunctionalArray
 from .tapes import is_recorded
 from .views import inferred_views
@@ -132,9 +132,11 @@ class WritingCall:
         """Run the functional twin, store the new values, and return the fresh results."""
         level = self.level
         result = python_call(self.op, twin)(*level.values_of(facts_of(self.op), self.args))
-        parts = tuple(result) if isinstance(result, tuple | list) else (result,)
-        count = len(self.op.schema.mutated_arguments)
-        fresh, new = parts[: len(parts) - count], parts[len(parts) - count :]
+        schema = self.op.schema
+        count = len(schema.fresh_returns(self.args))
+        is_one = count + len(schema.mutated_arguments) == 1 and not isinstance(result, tuple)
+        parts = (result,) if is_one else tuple(result)
+        fresh, new = parts[:count], parts[count:]
         for array, stored in zip(self.written, tensor_leaves(list(new)), strict=True):
             value = self._apart_from_inputs(stored)
             is_as_given = self._commit(array, array.write(value))
@@ -243,7 +245,7 @@ class WritingCall:
         """Return the results: the written arguments, views of them, fresh ones."""
         schema = self.op.schema
         given = {a.name: value for a, value in zip(schema.arguments, self.args, strict=True)}
-        values = dict(zip(fresh_returns(self.op, self.args), fresh, strict=True))
+        values = dict(zip(schema.fresh_returns(self.args), fresh, strict=True))
         complete = []
         for i in range(len(schema.returns)):
             name = schema.returned_argument(i)

@@ -19,7 +19,7 @@ A graph knows nothing of how it was captured: that is `oplib/program/`. Imports 
 
 from __future__ import annotations
 
-from .builder import GraphBuilder, fresh_returns
+from .builder import GraphBuilder
 from .compare import same_graph
 from .draw import dot, html, mermaid
 from .evaluate import (
@@ -113,7 +113,6 @@ __all__ = [
     "dot",
     "evaluate",
     "failures",
-    "fresh_returns",
     "graph_pass",
     "graph_text",
     "html",

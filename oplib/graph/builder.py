@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from ..dispatch.operator import Operator
-from ..schema import FunctionSchema
 from ..tensor.geometry import Geometry
 from .ir import (
     Call,
@@ -38,29 +37,7 @@ from .ir import (
 )
 from .values import Meta, Reference, TensorMeta, TokenMeta, Value
 
-__all__ = ["GraphBuilder", "fresh_returns"]
-
-
-def fresh_returns(schema: FunctionSchema, arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the indices of the returns that are results of a `Functionalized` node.
-
-    A return that is a written argument, or a view of one, is found in its region instead. A return
-    that is a written optional argument (``Tensor(a!)? out=None -> Tensor(a!)``) is fresh when the
-    argument was left out.
-    """
-    written = {
-        argument.name: value
-        for argument, value in zip(schema.arguments, arguments, strict=True)
-        if argument.is_written
-    }
-
-    def is_fresh(index: int) -> bool:
-        returned = schema.returned_argument(index)
-        if returned is not None:
-            return written[returned] is None
-        return not any(written.get(name) is not None for name in schema.aliased_arguments(index))
-
-    return tuple(index for index in range(len(schema.returns)) if is_fresh(index))
+__all__ = ["GraphBuilder"]
 
 
 class GraphBuilder:
@@ -159,9 +136,9 @@ class GraphBuilder:
         """Add a mutating call made pure and return its node.
 
         `arguments` hold a `Reference` for every tensor in a written region, written or only read.
-        `metas` has one entry per fresh return (`fresh_returns`). Every region's new value gets the
-        stem and the meta of its old one; ``node.regions`` follows ``node.bases``. Two regions need
-        two base values: copy one if both hold the same value.
+        `metas` has one entry per return that ``schema.fresh_returns`` names. Every region's new
+        value gets the stem and the meta of its old one; ``node.regions`` follows ``node.bases``.
+        Two regions need two base values: copy one if both hold the same value.
         """
         results = _values(metas, op.name.rstrip("_") or op.name)
         arguments = _own_lists(arguments)

@@ -22,7 +22,6 @@ from ..dispatch.registry import get_op
 from ..errors import OplibError
 from ..schema import Argument
 from ..tensor.geometry import Geometry, extent, self_overlap
-from .builder import fresh_returns
 from .fitting import describe, fits_argument, fits_result
 from .ir import (
     KNOWN_FLAGS,
@@ -208,7 +207,7 @@ def results_fit(subject: Subject) -> Iterator[Problem]:
         schema = node.op.schema
         if len(node.arguments) != len(schema.arguments):
             continue  # `arguments_fit` says so
-        fresh = fresh_returns(schema, node.arguments)
+        fresh = schema.fresh_returns(node.arguments)
         indices = fresh if isinstance(node, Functionalized) else range(len(schema.returns))
         if len(indices) != len(node.results):
             yield node, f"{len(node.results)} results, {len(indices)} expected of {schema}"
@@ -231,8 +230,8 @@ def literals(subject: Subject) -> Iterator[Problem]:
             if not isinstance(leaf, allowed) and not is_literal(leaf):
                 yield (
                     node,
-                    f"{describe(leaf)} is no literal; pass it as an argument of the captured "
-                    "function, or register an enum with oplib.register_opaque_type",
+                    f"{describe(leaf)} is no literal: pass tensors for arrays, register enums with "
+                    "oplib.register_opaque_type, and let an operator of its own hold a function",
                 )
 
 

@@ -152,8 +152,8 @@ class Functionalized(_Printed):
     arguments : tuple
         As in `Call`; every tensor that lives in a written region is a `Reference`.
     results : tuple
-        One per *fresh* return of the schema (`fresh_returns`); written arguments and their views
-        are no results.
+        One per return that ``schema.fresh_returns`` names; written arguments and their views are
+        no results.
     regions : tuple of Value
         The new value of each region, in order of first appearance among the references (`bases`).
     after, tokens, flags, where

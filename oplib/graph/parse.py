@@ -18,7 +18,6 @@ from ..dispatch.operator import Operator
 from ..dispatch.registry import get_op
 from ..errors import CaptureError
 from ..schema import Argument, ListType, OptionalType, Type, UnionType
-from .builder import fresh_returns
 from .ir import (
     Call,
     Constant,
@@ -198,7 +197,7 @@ class _GraphParser:
         arguments, after = self.arguments(op)
         bases = Functionalized(op, arguments, (), ()).bases
         results, tokens = self.results(items, op)
-        fresh = len(fresh_returns(op.schema, arguments))
+        fresh = len(op.schema.fresh_returns(arguments))
         if len(results) != fresh + len(bases):
             line.fail(
                 f"{op.qualname} has {fresh} fresh results and {len(bases)} regions here; "

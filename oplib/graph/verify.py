@@ -8,7 +8,7 @@ Imports `invariants.py`. Read next: `evaluate.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ def verify(
     dialect: Dialect = "functional",
     *,
     stage: str = "",
+    only: Collection[str] = INVARIANTS,
     recompute: Recompute | None = None,
     signature: Sequence[tuple[Role, Meta]] | None = None,
     resolve: Callable[[str], Operator[..., Any]] = get_op,
@@ -53,6 +54,8 @@ def verify(
     dialect : {"functional", "buffers", "joint"}
     stage : str, optional
         What made the graph, for the message: ``"pass dead_code"``.
+    only : collection of str, optional
+        Names of the invariants that are checked; all unless given.
     recompute : callable, optional
         Returns the metas of a node's results and regions anew, in the structure of
         ``(*node.results, *node.regions)``; they are compared with the stored ones.
@@ -67,7 +70,7 @@ def verify(
         Names the invariant, the node and the stage, and shows the graph.
     """
     for failure in failures(
-        graph, dialect, recompute=recompute, signature=signature, resolve=resolve
+        graph, dialect, only=only, recompute=recompute, signature=signature, resolve=resolve
     ):
         raise CaptureError(_message(graph, failure, stage))
 
@@ -76,6 +79,7 @@ def failures(
     graph: Graph,
     dialect: Dialect = "functional",
     *,
+    only: Collection[str] = INVARIANTS,
     recompute: Recompute | None = None,
     signature: Sequence[tuple[Role, Meta]] | None = None,
     resolve: Callable[[str], Operator[..., Any]] = get_op,
@@ -83,7 +87,7 @@ def failures(
     """Iterate over everything that is wrong with a graph; see `verify`."""
     subject = Subject(graph, dialect, resolve, recompute, signature)
     for invariant in INVARIANTS.values():
-        if dialect in invariant.dialects:
+        if dialect in invariant.dialects and invariant.name in only:
             for node, message in invariant.check(subject):
                 yield Failure(invariant, node, message)
 

@@ -29,7 +29,7 @@ from ..functionalize.outcome import (
     ValueView,
 )
 from ..functionalize.run import FunctionalRun
-from ..graph import Graph, GraphBuilder, Reference, Same, Value
+from ..graph import Graph, GraphBuilder, Reference, Same, Value, verify
 from ..graph.passes import dead_code
 from ..tensor.tensor import Tensor
 from .program import Program
@@ -98,6 +98,7 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
                 "inside of the captured function\n  pass that tensor and take its views inside"
             )
         graph = dead_code(_build(recorder.builder, run, outcome, values))
+        verify(graph, only=("literals",))
     except Exception as error:
         nodes = recorder.builder.nodes
         last = f", the last one {nodes[-1]}" if nodes else ""
@@ -107,7 +108,9 @@ def capture(function: Callable[..., Any], *examples: Any, **kw_examples: Any) ->
         raise
     finally:
         pop(frame)
-    signature = Signature.of(leaves, structure, run, inputs.spans, outcome)
+    signature = Signature.of(
+        leaves, structure, run, inputs.spans, outcome, recorder.asked_grad_mode
+    )
     captured = [t for i, t in enumerate(run.inputs) if i >= len(tensors) and i not in run.derived]
     return Program(graph, outcome, signature, captured)
 
@@ -205,6 +208,10 @@ def _build(
         flags = ("no_grad",) if write.no_grad and _state.current().user & AUTOGRAD else ()
         times = counts.get(write.index, 1)
         builder.write(places[write.index], named[write.value], times=times, flags=flags)
+    for each in outcome.rebindings:
+        reference = _result(each.place, places, named)
+        whole = isinstance(reference, Reference)
+        builder.rebind(places[each.index], reference if whole else Reference(reference))
     results = [_result(record, places, named) for record in outcome.records]
     tree = unflatten(outcome.structure, iter(results))
     top = () if tree is None else tree if isinstance(tree, tuple) else (tree,)

@@ -283,13 +283,17 @@ def _is_plain(outcome: Outcome) -> bool:
         return False
     values = [record.value for record in records if isinstance(record, ValueResult)]
     stores = outcome.writes or outcome.versions or outcome.gradients or outcome.flags
-    return not stores and len(set(values)) == len(values) and not outcome.extras
+    return (
+        not (stores or outcome.rebindings)
+        and len(set(values)) == len(values)
+        and not outcome.extras
+    )
 
 
 def _has_history(outcome: Outcome) -> bool:
     """Return whether a result requires grad or remembers what did."""
     return any(
         record.requires_grad if isinstance(record, ValueResult) else record.past.requires_grad
-        for record in outcome.records
+        for record in outcome.places
         if isinstance(record, ValueResult | ValueView | InputView)
     )

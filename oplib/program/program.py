@@ -1,18 +1,19 @@
 """`Program`: a captured graph with its signature and what a run leaves behind.
 
-Imports floors 0 to 5, `signature.py`.
+Imports floors 0 to 5, `signature.py`, `export.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from .. import _state
 from .._tree import flatten, tree_map
 from .._tree import leaves as tree_leaves
-from ..dispatch.keys import AUTOGRAD
+from ..dispatch.keys import AUTOCAST, AUTOGRAD
 from ..errors import GuardError
 from ..functionalize.access import laid_out
 from ..functionalize.opaque import At, run_functionalized
@@ -22,6 +23,7 @@ from ..functionalize.storage import form_of
 from ..graph import (
     Graph,
     Output,
+    Placeholder,
     Reference,
     Region,
     RegionView,
@@ -35,6 +37,7 @@ from ..graph.passes import dead_code
 from ..prims import clone
 from ..tensor.geometry import self_overlap
 from ..tensor.tensor import Tensor
+from .export import ExportForm, export_form
 from .signature import Signature
 
 __all__ = ["Program", "install"]
@@ -85,7 +88,9 @@ class Program:
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run on the leaves of arguments that pass the guards, without checking them."""
         inputs = self.signature.inputs_of(leaves, self.captured)
-        values = self._values(inputs)
+        state = _state.current()  # the casts of autocast are in the graph
+        with _state.enter(state.replace(include=state.include & ~AUTOCAST)):
+            values = self._values(inputs)
         return settle(self.outcome, inputs, values, [t._storage for t in self._constants])
 
     def check(self, *args: Any, **kwargs: Any) -> list[str]:
@@ -95,6 +100,28 @@ class Program:
     def with_graph(self, graph: Graph) -> Program:
         """Return the same program with another graph: what a pass made of this one's."""
         return Program(graph, self.outcome, self.signature, self.captured)
+
+    def lift(self) -> Program:
+        """Return the same program with captured tensors as its last positional arguments.
+
+        >>> import oplib
+        >>> total = oplib.zeros(2)
+        >>> program = oplib.capture(lambda x: total.add_(x), oplib.ones(2)).lift()
+        >>> program(oplib.ones(2), oplib.ones(2))
+        Tensor([2., 2.])
+        """
+        nodes = [
+            replace(n, role="argument")
+            if isinstance(n, Placeholder) and n.role == "captured"
+            else n
+            for n in self.graph.nodes
+        ]
+        graph = Graph(self.graph.name, tuple(nodes))
+        return Program(graph, self.outcome, self.signature.lifted(), ())
+
+    def as_function(self) -> ExportForm:
+        """Return the program as a pure function of its inputs. See `ExportForm`."""
+        return export_form(self.graph, self.outcome, self._takes, self.signature)
 
     def value_graph(self) -> Graph:
         """Return the graph of the values the outcome names, in its order, and nothing else."""
@@ -164,7 +191,10 @@ def _values_of_outcome(graph: Graph, outcome: Outcome) -> list[Value]:
     for write, node in zip(outcome.writes, graph.writes, strict=True):
         found[write.value] = node.value
     results = list(tree_leaves(graph.output.results))
-    for record, leaf in zip(outcome.records, results, strict=False):
+    rebound = [node.reference for node in graph.rebinds]
+    shown = [*zip(outcome.records, results, strict=False)]  # a result None is no output
+    shown += zip((each.place for each in outcome.rebindings), rebound, strict=True)
+    for record, leaf in shown:
         if isinstance(record, ValueResult | ValueView):
             found[record.value] = leaf.value if isinstance(leaf, Reference) else leaf
     first = len(results) - len(outcome.extras)

@@ -35,7 +35,6 @@ from ..graph import (
     TensorMeta,
     Value,
     defined_values,
-    fresh_returns,
 )
 from ..meta import FakeTensorMode
 from ..prims import clone, lift
@@ -94,8 +93,13 @@ class Recorder(Interpreter):
         self.mode = FakeTensorMode(dynamic=True)
         self.frame: Frame
         self.records_gradients = bool(_state.current().user & AUTOGRAD)
+        self.asked_grad_mode = False
         config = MappingProxyType({"fake_mode": self.mode})
         self._inference: Final = _state.State(include=META, config=config)
+
+    def grad_mode_asked(self) -> None:
+        """Note that the program depends on the grad mode."""
+        self.asked_grad_mode = True
 
     # ------------------------------------------------------------------ tensors
 
@@ -123,6 +127,11 @@ class Recorder(Interpreter):
         if tensor.requires_grad:
             captured.requires_grad = True
         return captured
+
+    def known(self, value: Value) -> Tensor:
+        """Return a captured tensor for a value of a graph."""
+        meta = value.tensor
+        return self.track(value, self._fake(meta, meta.device))
 
     def constant(self, tensor: Tensor) -> Tensor:
         """Return a captured tensor for a value fixed at capture; its data is copied."""
@@ -205,7 +214,7 @@ class Recorder(Interpreter):
             return Reference(values[leaf.region], None if whole else leaf.geometry)
 
         bound = tuple([tree_map(refer, value) for value in arguments])
-        assert len(fresh_returns(op.schema, bound)) == len(fresh)
+        assert len(op.schema.fresh_returns(bound)) == len(fresh)
         node = self.builder.functionalized(
             op,
             bound,

@@ -62,13 +62,11 @@ def save(program: Program, path: str | Path | IO[bytes]) -> None:
         depend on data. No file is written then.
     """
     graph, signature = program.graph, program.signature
-    first = max(signature.inputs, default=-1) + 1
     touched = {*signature.written, *signature.differentiated, *(i for i, _ in signature.offsets)}
-    captured = {first + i for i, derived in enumerate(signature.hidden) if derived is None}
-    if not captured.isdisjoint(touched):
+    if not touched.isdisjoint(signature.captured_inputs):
         raise CaptureError(
             f"program {graph.name} writes a tensor of the enclosing scope, or depends on its "
-            "memory; a file holds copies\n  make that tensor an argument of the function"
+            "memory; a file holds copies\n  save program.lift(), which takes it as an argument"
         )
     if graph.symbol_sites:
         raise CaptureError(
@@ -149,7 +147,7 @@ def load(path: str | Path | IO[bytes]) -> Program:
 def _operators(program: Program) -> list[Operator[..., Any]]:
     steps = (
         step.op
-        for record in program.outcome.records
+        for record in program.outcome.places
         if isinstance(record, outcomes.InputView | outcomes.ValueView)
         for step in record.past.steps or ()
     )

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Signature:
     spans : tuple of tuple of int
         Inputs whose common memory is an input of its own.
     recording : bool or None
-        The grad mode, if it matters (some input requires grad).
+        The grad mode, if it matters: some input requires grad, or the function asked for it.
     written : tuple of int
         The inputs that are written.
     differentiated : tuple of int
@@ -94,6 +94,8 @@ class Signature:
         Per written input, the first written one that lies in the same storage.
     groups : tuple
         Which inputs share written memory, and how.
+    autocast : str
+        The policy of `auto_cast`, as text.
     """
 
     structure: TreeDef
@@ -108,6 +110,7 @@ class Signature:
     differentiated: tuple[int, ...]
     storages: tuple[int, ...]
     groups: tuple[Any, ...]
+    autocast: str = "off"
 
     @classmethod
     def of(
@@ -117,8 +120,9 @@ class Signature:
         run: FunctionalRun,
         spans: Sequence[tuple[int, ...]],
         outcome: Outcome,
+        asked: bool,
     ) -> Signature:
-        """Return the signature of a capture."""
+        """Return the signature of a capture; `asked` says if the function asked for grad mode."""
         inputs = run.inputs
         position = {id(tensor): i for i, tensor in enumerate(inputs)}
         places = tuple([position[id(x)] if isinstance(x, Tensor) else -1 for x in leaves])
@@ -133,11 +137,12 @@ class Signature:
             tuple([run.derived.get(i) for i in hidden]),
             tuple([(i, own_geometry(inputs[i]).offset) for i in addressed]),
             tuple(spans),
-            _grad_mode() if any(tensor.requires_grad for tensor in inputs) else None,
+            _grad_mode() if asked or any(tensor.requires_grad for tensor in inputs) else None,
             written,
             tuple([gradient.index for gradient in outcome.gradients if gradient.adds]),
             _storages_of(inputs, written),
             memory_groups(inputs, written),
+            _autocast(),
         )
 
     # ------------------------------------------------------------------ a call
@@ -148,11 +153,36 @@ class Signature:
         for index, leaf in zip(self.inputs, leaves, strict=True):
             if index >= 0:
                 found.setdefault(index, leaf)
-        inputs = [found[index] for index in range(len(found))]
-        rest = iter(captured)
-        for derived in self.hidden:
-            inputs.append(next(rest) if derived is None else memory_around(inputs, derived))
+        inputs: list[Tensor] = []
+        rest, hidden = iter(captured), iter(self.hidden)
+        for index in range(len(found) + len(self.hidden)):
+            if index in found:
+                inputs.append(found[index])
+            else:
+                derived = next(hidden)
+                inputs.append(next(rest) if derived is None else memory_around(inputs, derived))
         return inputs
+
+    @property
+    def captured_inputs(self) -> list[int]:
+        """The inputs that are captured tensors."""
+        count = len({*self.inputs} - {-1}) + len(self.hidden)
+        hidden = (index for index in range(count) if index not in self.inputs)
+        return [i for i, derived in zip(hidden, self.hidden, strict=True) if derived is None]
+
+    def lifted(self) -> Signature:
+        """Return a signature in which captured tensors are the last positional arguments."""
+        args, kwargs = self.structure.children
+        first = len(list(leaf_paths(args, "")))
+        more = TreeDef(tuple, (), (*args.children, *[TreeDef(None)] * len(self.captured)))
+        return replace(
+            self,
+            structure=TreeDef(tuple, (), (more, kwargs)),
+            leaves=(*self.leaves[:first], *self.captured, *self.leaves[first:]),
+            inputs=(*self.inputs[:first], *self.captured_inputs, *self.inputs[first:]),
+            captured=(),
+            hidden=tuple([derived for derived in self.hidden if derived is not None]),
+        )
 
     def with_spans(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs, then the memory that some of them lie in."""
@@ -185,32 +215,34 @@ class Signature:
                 yield f"captured[{index}]: {problem}"
 
     def _state_failures(self, inputs: Sequence[Tensor]) -> Iterator[str]:
-        if self.recording is not None and self.recording != _grad_mode():
-            modes = {True: "on", False: "off"}
-            yield f"grad mode: expected {modes[self.recording]}, found {modes[_grad_mode()]}"
+        if self.recording not in (None, _grad_mode()):
+            yield f"grad mode: expected {_SWITCH[self.recording]}, found {_SWITCH[_grad_mode()]}"
+        if self.autocast != _autocast():
+            yield f"autocast: expected {self.autocast}, found {_autocast()}"
         for index in self.differentiated:
             if inputs[index].is_leaf and inputs[index].grad is not None:
-                yield f"{self._name(index)}: .grad: expected None, found a Tensor; clear it first"
+                yield f"{self.name_of(index)}: .grad: expected None, found a Tensor; clear it first"
 
     def _memory_failures(self, leaves: Sequence[Any], inputs: Sequence[Tensor]) -> Iterator[str]:
         for path, index, leaf in zip(self.paths, self.inputs, leaves, strict=True):
             if index >= 0 and leaf is not inputs[index]:
-                yield f"{path}: expected the same tensor as {self._name(index)}"
+                yield f"{path}: expected the same tensor as {self.name_of(index)}"
         for index in self.written:
             array = inputs[index].array
             if isinstance(array, np.ndarray) and is_read_only(array, inputs[index]._storage):
-                yield f"{self._name(index)}: expected a writable array, found a read-only one"
+                yield f"{self.name_of(index)}: expected a writable array, found a read-only one"
         for index, offset in self.offsets:
-            found = own_geometry(inputs[index]).offset
-            if found != offset:
+            at = own_geometry(inputs[index]).offset
+            if at != offset:
                 place = f"expected at byte {offset} of its storage"
-                yield f"{self._name(index)}: {place}, found {found}"
+                yield f"{self.name_of(index)}: {place}, found {at}"
         storages = _storages_of(inputs, self.written)
         for index, at_capture, first in zip(self.written, self.storages, storages, strict=True):
             if at_capture != first:
+                expected, found = self.name_of(at_capture), self.name_of(first)
                 yield (
-                    f"{self._name(index)}: expected in the storage of {self._name(at_capture)}, "
-                    f"found in that of {self._name(first)}"
+                    f"{self.name_of(index)}: expected in the storage of {expected}, "
+                    f"found in that of {found}"
                 )
         if self.written:
             groups = memory_groups(inputs, self.written)
@@ -233,25 +265,28 @@ class Signature:
         for index, captured in enumerate(self.captured):
             yield f"captured[{index}]: {captured}"
         if self.recording is not None:
-            yield f"grad mode: {'on' if self.recording else 'off'}"
+            yield f"grad mode: {_SWITCH[self.recording]}"
+        if self.autocast != "off":
+            yield f"autocast: {self.autocast}"
         for index in self.differentiated:
-            yield f"{self._name(index)}: .grad is None"
+            yield f"{self.name_of(index)}: .grad is None"
         for index, offset in self.offsets:
-            yield f"{self._name(index)}: at byte {offset} of its storage"
+            yield f"{self.name_of(index)}: at byte {offset} of its storage"
         for index in self.written:
-            yield f"{self._name(index)}: writable"
+            yield f"{self.name_of(index)}: writable"
         if self.groups:
             yield f"memory: {self._shown(self.groups)}"
 
-    def _name(self, index: int) -> str:
+    def name_of(self, index: int) -> str:
         """Return what users call an input."""
         if index in self.inputs:
             return self.paths[self.inputs.index(index)]
-        return f"captured[{index - max(self.inputs, default=-1) - 1}]"
+        captured = self.captured_inputs
+        return f"captured[{captured.index(index)}]" if index in captured else f"memory {index}"
 
     def _shown(self, groups: tuple[Any, ...]) -> str:
         texts = [
-            " with ".join(f"{self._name(index)} at {geometry}" for index, geometry in group)
+            " with ".join(f"{self.name_of(index)} at {geometry}" for index, geometry in group)
             for group in groups
         ]
         return "; ".join(texts) or "nothing that is written is shared"
@@ -263,8 +298,15 @@ def _storages_of(inputs: Sequence[Tensor], written: Sequence[int]) -> tuple[int,
     return tuple([first.setdefault(id(inputs[index]._storage), index) for index in written])
 
 
+_SWITCH: Final = {True: "on", False: "off"}
+
+
 def _grad_mode() -> bool:
     return bool(_state.current().user & AUTOGRAD)
+
+
+def _autocast() -> str:
+    return str(_state.current().config.get("autocast", "off"))
 
 
 def _problem(guard: Any, leaf: Any) -> str:

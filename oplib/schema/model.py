@@ -8,7 +8,7 @@ Imports `types.py` and `literals.py`. Read next: `syntax.py`, which makes schema
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property, total_ordering
 from typing import Any, Final, final
 
@@ -307,6 +307,23 @@ class FunctionSchema:
     def returned_argument(self, index: int) -> str | None:
         """Return the name of the written argument that return `index` is, or None."""
         return self._returned[index]
+
+    def fresh_returns(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """Return the indices of the returns of a call that are no written argument, nor a view.
+
+        A return that is a written optional argument (``Tensor(a!)? out=None -> Tensor(a!)``) is
+        fresh when the argument was left out. `arguments` are in the order of the schema.
+        """
+        given = zip(self.arguments, arguments, strict=True)
+        written = {a.name for a, value in given if a.is_written and value is not None}
+
+        def is_fresh(index: int) -> bool:
+            returned = self._returned[index]
+            if returned is not None:
+                return returned not in written
+            return written.isdisjoint(self._aliased[index])
+
+        return tuple(filter(is_fresh, range(len(self.returns))))
 
     @cached_property
     def _returned(self) -> tuple[str | None, ...]:

@@ -144,6 +144,7 @@ def observe(call: Call, program: Program, seed: int) -> Observation:
     seen = Observation()
     inputs = program.layout.make(seed)
     before = [array.tobytes() for array in inputs.arrays]
+    storages = [tensor._storage for tensor in inputs.tensors]
     runner = Runner(program)
     with np.errstate(all="ignore"):
         try:
@@ -157,19 +158,18 @@ def observe(call: Call, program: Program, seed: int) -> Observation:
             seen.flags = [call is not _eager and changed]
             return seen
         _look_at(seen, results, inputs)
+        seen.versions = [storage.version for storage in storages]
         _differentiate(seen, results, inputs)
     return seen
 
 
 def _look_at(seen: Observation, results: list[Tensor], inputs: Inputs) -> None:
-    arrays = [result.numpy() for result in results]
-    seen.results = [_bits(array) for array in arrays]
-    every = [*arrays, *(tensor.numpy() for tensor in inputs.tensors)]
-    seen.aliases = [[bool(np.shares_memory(a, b)) for b in every] for a in arrays]
+    every = [tensor.numpy() for tensor in (*results, *inputs.tensors)]
+    seen.results = [_bits(array) for array in every]
+    seen.aliases = [[bool(np.shares_memory(a, b)) for b in every] for a in every]
     handles = [*inputs.tensors, *results]
     seen.identities = [next(i for i, h in enumerate(handles) if h is r) for r in results]
     seen.memory = [_canonical(array).tobytes() for array in inputs.arrays]
-    seen.versions = [tensor.inplace_version for tensor in inputs.tensors]
     seen.flags = [_requires_grad(tensor) for tensor in handles]
 
 

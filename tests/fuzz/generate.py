@@ -86,6 +86,7 @@ class _Maker:
             (self._opaque, 16),
             (self._exchange, 5),
             (self._drop, 3),
+            (self._moved, 6),
         ]
         (chosen,) = self.pick.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
         return chosen()
@@ -304,6 +305,25 @@ class _Maker:
                 f"fz.lst_([{x}, {same}, {x}], {scalar})",
                 f"{new} = fz.opt_({self.pick.choice([x, 'None'])}, {third})",
                 f"fz.swap_({x}, {same})",
+            ]
+        )
+
+    def _moved(self) -> str:
+        """Change where a handle lies."""
+        x = self._any()
+        tensor = self.names[x]
+        others = [name for name, t in self.names.items() if t.dtype == tensor.dtype]
+        permuted = (
+            self._permuted(x, tensor).replace("(", "_(") if tensor.ndim else f"{x}.squeeze_()"
+        )
+        return self.pick.choice(
+            [
+                permuted if ".T" not in permuted else f"{x}.transpose_()",
+                f"{x}.unsqueeze_({self.pick.randint(0, tensor.ndim)})",
+                f"{x}.squeeze_()",
+                self._strided(x, tensor).replace("as_strided", "as_strided_"),
+                f"{x}.resize_({self.pick.choice([[], [2], [2, 1], [tensor.size]])})",
+                f"{x}.set_({self.pick.choice(others)})",
             ]
         )
 

@@ -22,7 +22,6 @@ from oplib.graph import (
     Same,
     TensorMeta,
     Value,
-    fresh_returns,
     parse,
 )
 from oplib.graph.literals import array_digest
@@ -132,7 +131,7 @@ def run_functionalized(
     )
     result = op.call_positional(rebuilt_arguments)
     returned = (result,) if len(op.schema.returns) == 1 else result or ()
-    fresh = [returned[index] for index in fresh_returns(op.schema, arguments)]
+    fresh = [returned[index] for index in op.schema.fresh_returns(arguments)]
     forms = (region.form for region in regions)
     news = [_view(buffer, form).copy() for buffer, form in zip(buffers, forms, strict=True)]
     return [*fresh, *map(tensor_from_array, news)]

@@ -20,7 +20,6 @@ from oplib.graph import (
     TensorMeta,
     Value,
     defined_values,
-    fresh_returns,
     parse,
     substitute,
     used_values,
@@ -168,7 +167,7 @@ def test_regions_take_stem_and_meta_of_their_bases_in_order_of_appearance() -> N
 def test_fresh_returns_are_those_that_are_no_written_argument_or_view_of_one(
     schema: str, arguments: tuple[object, ...], fresh: tuple[int, ...]
 ) -> None:
-    assert fresh_returns(operator(schema).schema, arguments) == fresh
+    assert operator(schema).schema.fresh_returns(arguments) == fresh
 
 
 def test_writes_rebinds_and_output_are_put_in_order() -> None:

@@ -386,6 +386,100 @@ def a_leaf_written_without_gradient(x: Tensor) -> Any:
     return x * 2
 
 
+@golden()
+def comparison_in_place(x: Tensor) -> Any:
+    """
+    graph comparison_in_place(x):
+    ge = std.ge(x, 3)
+    x_1 = std.cast(ge, f32)
+    write x = x_1
+    return &x
+    """
+    x.copy_(x.ge(3))
+    return x
+
+
+@golden()
+def lists_of_views(x: Tensor) -> Any:
+    """
+    graph lists_of_views(x):
+    clone = std.clone(x)
+    strided_get = std.strided_get(clone, [2], [1], 0)
+    strided_get_1 = std.strided_get(clone, [2], [1], 2)
+    [foreach_add, foreach_add_1] = golden.foreach_add([strided_get, strided_get_1], 1.0)
+    clone_1 = std.strided_put(clone, foreach_add, [2], [1], 0)
+    clone_2 = std.strided_put(clone_1, foreach_add_1, [2], [1], 2)
+    return clone_2
+    """
+    y = x.clone()
+    oplib.ops.golden.foreach_add_([y[0], y[1]], 1.0)
+    return y
+
+
+# ---------------------------------------------------------------------- handles that move
+
+
+@golden()
+def moved_and_back(x: Tensor) -> Any:
+    """
+    graph moved_and_back(x):
+    clone = std.clone(x)
+    strided_get = std.strided_get(clone, [4], [2], 0)
+    with_layout = std.with_layout(strided_get, [2])
+    add = std.add(with_layout, 1)
+    clone_1 = std.strided_put(clone, add, [4], [2], 0)
+    return &clone_1[4, 2]:[2, 1]+0, &clone_1[4]:[2]+0
+    """
+    y = x.clone()
+    y.transpose_()
+    z = y[0]
+    y.transpose_()
+    z.add_(1)
+    return y, z
+
+
+@golden()
+def an_input_moved(x: Tensor) -> Any:
+    """
+    graph an_input_moved(x):
+    strided_get = std.strided_get(x, [2, 4], [1, 2], 0)
+    add = std.add(strided_get, 1)
+    rebind x = &x[2, 4]:[1, 2]+0
+    return add
+    """
+    x.transpose_()
+    return x + 1
+
+
+@golden()
+def an_input_moved_and_written(x: Tensor) -> Any:
+    """
+    graph an_input_moved_and_written(x):
+    strided_get = std.strided_get(x, [1, 4, 2], [0, 2, 1], 0)
+    mul = std.mul(strided_get, 2)
+    x_1 = std.strided_put(x, mul, [1, 4, 2], [0, 2, 1], 0)
+    write x = x_1
+    rebind x = &x[1, 4, 2]:[0, 2, 1]+0
+    return &x
+    """
+    x.unsqueeze_(0)
+    x.mul_(2)
+    return x
+
+
+@golden()
+def an_input_set_to_a_temporary(x: Tensor) -> Any:
+    """
+    graph an_input_set_to_a_temporary(x):
+    add = std.add(x, 1)
+    rebind x = &add[4, 2]:[2, 1]+0
+    return &add[4, 2]:[2, 1]+0
+    """
+    y = x + 1
+    x.set_(y)
+    return y
+
+
 # ---------------------------------------------------------------------- opaque operators
 
 
@@ -532,8 +626,14 @@ def operators() -> Iterator[None]:
             ("each_(Tensor(a!)?[] xs, Tensor s) -> ()", _each),
             ("axpy_(Tensor(a!) y, Tensor x) -> ()", _axpy),
             ("log(Tensor x) -> ()", lambda x: LOG.append(x.copy())),
+            ("foreach_add_(Tensor(a!)[] xs, float s) -> ()", _each),
+            ("foreach_add(Tensor[] xs, float s) -> Tensor[]", lambda xs, s: [x + s for x in xs]),
         ):
             lib.define(schema).op.register_kernel("cpu", kernel)
+        like_all = lambda xs, s: [x.new_empty(x.shape) for x in xs]  # noqa: E731
+        oplib.register_fake("golden::foreach_add", like_all)
+        twin = oplib.ops.golden.foreach_add
+        oplib.ops.golden.foreach_add_.register_functional(twin, pre_state=True)
         oplib.register_fake("golden::two_", lambda x, y: x.new_empty((2,)))
         yield
 

@@ -215,6 +215,53 @@ def test_the_grad_mode_is_guarded_where_it_matters() -> None:
         plain(tensor(1))
 
 
+def test_the_grad_mode_is_guarded_when_the_function_asks_for_it() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x + 1 if oplib.is_grad_enabled() else x - 1
+
+    program = oplib.capture(f, tensor(1))
+    with oplib.no_grad(), pytest.raises(GuardError, match="grad mode: expected on, found off"):
+        program(tensor(1))
+    compiled = oplib.compile(f)
+    assert_values(compiled(tensor(1)), [2])
+    with oplib.no_grad():
+        assert_values(compiled(tensor(1)), [0])
+
+
+def test_the_policy_of_autocast_is_guarded() -> None:
+    x = oplib.ones(2, 2, dtype="float32")
+    plain = oplib.capture(lambda x: x @ x, x)
+    with oplib.amp.auto_cast():
+        with pytest.raises(GuardError, match="autocast: expected off, found O1 f16"):
+            plain(x)
+        cast = oplib.capture(lambda x: x @ x + 1, x)
+        assert cast(x).dtype == np.float16
+        assert "autocast: O1 f16" in cast.guards.splitlines()
+    other = oplib.amp.auto_cast(custom_white_list=["mul", "add"], use_promote=False)
+    with other, pytest.raises(GuardError, match="found O1 f16; white add, mul; no promotion"):
+        cast(x)
+
+
+def test_a_program_captured_under_autocast_casts_once() -> None:
+    with oplib.Library("castonce", "DEF") as lib:
+        op = lib.define("twice(Tensor x) -> Tensor").op
+        op.register_kernel("CompositeImplicitAutograd", lambda x: oplib.exp(x))
+        x = oplib.ones(2, dtype="float16")
+        with oplib.amp.auto_cast():
+            eager = op(x)
+            program = oplib.capture(lambda x: op(x), x)
+            assert program(x).dtype == eager.dtype
+
+
+def test_a_function_is_no_argument_a_graph_can_hold() -> None:
+    with oplib.Library("functions", "DEF") as lib:
+        op = lib.define("apply(Tensor x, Any f) -> Tensor").op
+        op.register_kernel("cpu", lambda x, f: f(x))
+        oplib.register_fake("functions::apply", lambda x, f: x.new_empty(x.shape))
+        with pytest.raises(CaptureError, match="<ufunc 'sin'> of type ufunc is no literal"):
+            oplib.capture(lambda x: op(x, np.sin), tensor(1))
+
+
 def test_a_read_only_array_is_refused_before_anything_runs() -> None:
     program = oplib.capture(lambda x: x.add_(1), tensor(1))
     array = np.ones(1)

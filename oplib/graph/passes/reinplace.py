@@ -14,7 +14,6 @@ from ...dispatch.operator import Operator
 from ...dispatch.registry import get_op, has_op
 from ...tensor.geometry import self_overlap
 from ...tensor.methods import IN_PLACE
-from ..builder import fresh_returns
 from ..ir import Call, Functionalized, Graph, Node, Write, defined_values, substitute
 from ..values import Reference, Value
 from .manager import graph_pass
@@ -163,7 +162,7 @@ def _opaque(node: Functionalized, position: int, buffers: Buffers) -> Call | Non
         if not _is_free(base, others, position, buffers):
             return None
     arguments = tree_map(lambda x: x.value if isinstance(x, Reference) else x, node.arguments)
-    fresh = fresh_returns(node.op.schema, arguments)
+    fresh = node.op.schema.fresh_returns(arguments)
     results = iter(node.results)
     returns = range(len(node.op.schema.returns))
     complete = tuple(next(results) if index in fresh else None for index in returns)
