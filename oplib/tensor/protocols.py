@@ -276,6 +276,12 @@ def _lift_numpy_scalar(value: np.generic) -> Tensor:
     return tensor
 
 
+def _repr_html(self: Tensor) -> str:
+    """Return `repr` under what it does not say, for notebooks."""
+    text = repr(self).replace("&", "&amp;").replace("<", "&lt;")
+    return f"<div>Tensor {self.describe()}<pre>{text}</pre></div>"
+
+
 def install_protocols() -> None:
     """Put the protocols on `Tensor` and fill the tables of what can be given for a Tensor."""
     protocols = {
@@ -289,6 +295,7 @@ def install_protocols() -> None:
         "__reduce__": _reduce,
         "__dlpack__": _dlpack,
         "__dlpack_device__": _dlpack_device,
+        "_repr_html_": _repr_html,
     }
     for name, function in protocols.items():
         setattr(Tensor, name, function)

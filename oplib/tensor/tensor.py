@@ -463,11 +463,6 @@ class Tensor(_OperatorMethods, metaclass=_MadeElsewhere):
         device = self.device
         return f"meta, {text}" if device.type == "meta" else f"fake, {text}, device={device}"
 
-    def _repr_html_(self) -> str:
-        """Return `repr` under what it does not say, for notebooks."""
-        text = repr(self).replace("&", "&amp;").replace("<", "&lt;")
-        return f"<div>Tensor {self.describe()}<pre>{text}</pre></div>"
-
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.shape else format(repr(self), spec)
 
