@@ -99,6 +99,8 @@ class Targets:
     ----------
     index : dict
         (node, position) -> index of the captured gradient.
+    nodes : set
+        The nodes of `index`.
     needed : set
         Nodes between the roots and a target, both included.
     executed : set
@@ -113,6 +115,7 @@ class Targets:
         self, index: dict[tuple[Node, int], int], cut: frozenset[tuple[Node, int]]
     ) -> None:
         self.index = index
+        self.nodes = {node for node, _ in index}
         self.cut = cut
         self.needed: set[Node] = set()
         self.executed: set[Node] = set()
@@ -124,7 +127,7 @@ class Targets:
 
     def is_passed(self, node: Node) -> bool:
         """Return whether a node with one output is only on the way to a target."""
-        return node in self.executed and (node, 0) not in self.index
+        return node in self.executed and node not in self.nodes
 
 
 class Run:
@@ -182,7 +185,7 @@ def _loop(
             holder = ready.popleft()
             node = holder.node
             hooks = node.hooks
-            if hooks is not None or targets is not None:
+            if hooks is not None or (targets is not None and node in targets.nodes):
                 holder.buffer = _observed(node, holder.buffer, targets)
             if type(node) is AccumulationNode:
                 held, holder.buffer, holder.own = holder.buffer, None, None

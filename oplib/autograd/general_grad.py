@@ -153,17 +153,17 @@ class GeneralGrad:
     def _find_needed(self) -> None:
         """Find the nodes that lead to a target, from the last to the first."""
         targets = self.targets
-        nodes = {node for node, _ in targets.index}
+        needed = targets.needed
         order = in_topological_order([meta.grad_node for meta, _ in self.roots], targets.cut)
         for node in reversed(order):
-            if any(
-                edge is not None and edge.grad_node in targets.needed and not targets.is_cut(edge)
-                for edge in node.edges
-            ):
-                targets.executed.add(node)
-                targets.needed.add(node)
-            elif node in nodes:
-                targets.needed.add(node)
+            for edge in node.edges:
+                if edge is not None and edge.grad_node in needed and not targets.is_cut(edge):
+                    targets.executed.add(node)
+                    needed.add(node)
+                    break
+            else:
+                if node in targets.nodes:
+                    needed.add(node)
 
     def _why_unreached(self, position: int) -> str:
         tensor = self.inputs[position]
