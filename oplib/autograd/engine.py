@@ -263,9 +263,10 @@ def _chain(
             outgoing = node.kind.backward(node, saved, gradient)
             if not retain_graph:
                 node.saved = None
-            for edge, gradient in zip(edges, outgoing):  # noqa: B007, B905 (strict costs 10 %)
-                if edge is not None:
-                    break
+            place = 0
+            while edges[place] is None:
+                place += 1
+            edge, gradient = edges[place], outgoing[place]
             if gradient is not None:
                 if type(gradient) is not Tensor:
                     gradient = _fitted(node, saved, edge, gradient, outgoing)
