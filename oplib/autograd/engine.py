@@ -139,12 +139,12 @@ class Run:
 
 
 def run(
-    roots: Sequence[tuple[AutogradMeta, Tensor]],
+    roots: list[tuple[AutogradMeta, Tensor]],
     retain_graph: bool,
     create_graph: bool,
     targets: Targets | None = None,
 ) -> None:
-    """Run from `roots`: pairs of a tensor's record and its seed.
+    """Run from `roots`, pairs of a tensor's record and its seed, which are taken off the list.
 
     Without `targets` (those of `oplib.grad`) gradients accumulate into leaves.
     """
@@ -163,7 +163,7 @@ def run(
     _state.set_state(outer.replaced(include, user, config))
     try:
         if len(roots) == 1 and not include & (ANOMALY | CHECKED):
-            roots = _chain(*roots[0], retain_graph, targets)
+            roots = _chain(*roots.pop(), retain_graph, targets)
         if roots:
             _loop(roots, retain_graph, targets)
     finally:
@@ -174,11 +174,12 @@ def run(
 
 
 def _loop(
-    roots: Sequence[tuple[AutogradMeta, Tensor]], retain_graph: bool, targets: Targets | None
+    roots: list[tuple[AutogradMeta, Tensor]], retain_graph: bool, targets: Targets | None
 ) -> None:
     """Run every node. This is the hot path: the common node is handled without a call."""
     holders: dict[Node, GradTensorHolder] = {}
     ready = _counted_roots(roots, holders, targets)
+    roots.clear()  # so that holders alone hold the seeds
     node: Any = None
     try:
         while ready:
