@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -361,6 +365,55 @@ def test_the_reproduction_fails_the_same_way(lib: Library, layout: str) -> None:
     again: Any = caught.value.report
     assert again["fake"].failures[0].problem == failure.problem
     assert again["fake"].failures[0].sample == failure.sample
+
+
+DEFINED = """
+import enum, numpy as np, oplib
+
+class Mode(enum.Enum):
+    PLAIN = 1
+
+oplib.register_opaque_type(Mode, "repeated.Mode")
+lib = oplib.Library("repeated", "FRAGMENT")
+twice = lib.define("twice(Tensor x, repeated.Mode mode) -> Tensor").op
+twice.register_kernel("cpu", lambda x, mode: x * 2)
+twice.register_fake(lambda x, mode: oplib.TensorSpec(x.shape, np.dtype("float32")))
+
+class Layer(oplib.PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3
+"""
+
+
+@pytest.mark.parametrize("name", ["twice", "Layer"])
+def test_the_reproduction_runs_in_a_fresh_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "repeated_ops.py").write_text(DEFINED, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("repeated_ops")
+    try:
+        args = (tensor(np.ones(2)), *([module.Mode.PLAIN] if name == "twice" else []))
+        check = "fake" if name == "twice" else "gradient"
+        report = opcheck(getattr(module, name), args, checks=check, raise_exception=False)
+    finally:
+        module.lib.close()
+        del sys.modules["repeated_ops"]
+    failure = report[check].failures[0]
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    again = subprocess.run(
+        [sys.executable, "-c", failure.reproduction],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert again.returncode == 1
+    assert "OpCheckError" in again.stderr, again.stderr
+    assert failure.problem in again.stderr, again.stderr
 
 
 def test_the_same_seed_gives_the_same_text(lib: Library) -> None:
