@@ -7,7 +7,7 @@ strides and derivatives; it trusts no declaration. A check that did not run says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..dispatch.operator import Operator
 from ..dispatch.packet import OperatorPacket
 from ..dispatch.registry import get_op
 from ..errors import ArgumentError, OpCheckError
-from .calls import Subject
+from .calls import Call, Subject
 from .checks.agreement import ARGUMENTS, LAYOUT, PICKLE, PROVIDERS, THREADS
 from .checks.alias import ALIAS
 from .checks.determinism import DETERMINISM
@@ -27,8 +27,10 @@ from .checks.functional import FUNCTIONAL_CHECK
 from .checks.gradient import GRADIENT_CHECK, SECOND_GRADIENT
 from .checks.mutation import MUTATION
 from .checks.schema import SCHEMA
+from .drawing import drawn, shrunk
 from .report import CheckResult, Failure, OpCheckReport
 from .reproduction import reproduction
+from .sampling import derived
 from .session import Check, Compare, Problem, Session, Trial, given_calls
 
 __all__ = ["CHECKS", "opcheck"]
@@ -137,7 +139,12 @@ def opcheck(
     own = not isinstance(samples, str | int) and samples is not None
     count = 0 if own else None if samples == "auto" else int(samples)
     if chosen:
-        session.collect(given, count, time_limit, rng)
+
+        def further(base: Call) -> Iterator[Call]:
+            yield from derived(base, rng)
+            yield from drawn(base, seed)
+
+        session.collect(given, further, count, time_limit, rng)
     causes: list[Exception] = []
     results = {check.name: _result(check, session, causes) for check in chosen}
     notes = [*dict.fromkeys([*session.notes, *_remarks(subject)])]
@@ -225,6 +232,7 @@ def _reason(check: Check, session: Session) -> str:
 
 def _failed(check: Check, session: Session, trial: Trial, problems: list[Problem]) -> CheckResult:
     problems.sort(key=lambda problem: problem.call.size)
+    problems[0] = shrunk(session, check, problems[0])
     distinct: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         distinct.setdefault((problem.where, problem.problem), problem)
