@@ -61,7 +61,7 @@ def drawn(base: Call, seed: int) -> list[Call]:
         call = resized(base, rng, _label(lengths), lengths)
         if any(layouts):
             label = f"{call.label}, {' and '.join(dict.fromkeys(filter(None, layouts)))}"
-            call = laid_out(call, layouts, label)
+            call = replace(laid_out(call, layouts, label), kind="layout")
         found.append(call)
 
     settings = hypothesis.settings(

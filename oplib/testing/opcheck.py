@@ -146,6 +146,7 @@ def opcheck(
 
         session.collect(given, further, count, time_limit, rng)
     causes: list[Exception] = []
+    session.derives = count != 0
     results = {check.name: _result(check, session, causes) for check in chosen}
     notes = [*dict.fromkeys([*session.notes, *_remarks(subject)])]
     total = len(session.samples)
@@ -232,7 +233,8 @@ def _reason(check: Check, session: Session) -> str:
 
 def _failed(check: Check, session: Session, trial: Trial, problems: list[Problem]) -> CheckResult:
     problems.sort(key=lambda problem: problem.call.size)
-    problems[0] = shrunk(session, check, problems[0])
+    if session.derives:
+        problems[0] = shrunk(session, check, problems[0])
     distinct: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         distinct.setdefault((problem.where, problem.problem), problem)

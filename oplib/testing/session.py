@@ -80,6 +80,7 @@ class Session:
     faults: list[Outcome] = field(default_factory=list)
     broken: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    derives: bool = True
 
     def collect(
         self,

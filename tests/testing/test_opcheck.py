@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,38 @@ def test_a_wrong_operator_fails_the_check_named_and_passes_unrelated_ones(
     assert any(wrong.words in str(failure) for failure in report[wrong.check].failures), str(report)
     failed = {result.check for result in report if result.status == "failed"}
     assert failed <= {wrong.check, *wrong.also}, str(report)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fake_of_a_fixed_size",
+        "fake_wrong_for_no_elements",
+        "fake_that_keeps_what_squeeze_drops",
+        "gradient_that_adds_at_repeated_indices",
+    ],
+)
+def test_a_failing_call_is_shrunk_to_axes_of_two_at_most(lib: Library, name: str) -> None:
+    wrong = next(w for w in WRONG if w.name == name)
+    op, args, *kwargs = wrong.make(lib)
+    report = opcheck(op, args, *kwargs, checks=wrong.check, raise_exception=False)
+    sample = report[wrong.check].failures[0].sample
+    lengths = [int(n) for shape in re.findall(r"\[([\d, ]+)\]", sample) for n in shape.split(",")]
+    assert lengths
+    assert max(lengths) <= 2, sample
+
+
+def test_without_hypothesis_fewer_calls_are_drawn_and_faults_are_found(
+    lib: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = doubled(lib, fake=lambda x: TensorSpec((3, 4), x.dtype))
+    args = (tensor(np.ones((3, 4))),)
+    drawn = opcheck(op, args, checks="fake", raise_exception=False)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    plain = opcheck(op, args, checks="fake", raise_exception=False)
+    assert plain["fake"].status == drawn["fake"].status == "failed"
+    assert "sizes 3 -> 0" in plain["fake"].failures[0].sample
+    assert plain.samples < drawn.samples
 
 
 @pytest.mark.slow
