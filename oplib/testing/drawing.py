@@ -106,9 +106,14 @@ def _smaller(call: Call, rng: np.random.Generator) -> Iterator[Call]:
     for chosen in choices or [(n,) * len(classes) for n in (0, 1, 2)]:
         lengths = dict(zip(classes, chosen, strict=True))
         made += [resized(call, rng, _label(lengths), lengths) for _ in range(DRAWS)]
-    for smaller in sorted(made, key=lambda made: made.size):
-        if smaller.size < call.size:
+    for smaller in sorted(made, key=_extent):
+        if _extent(smaller) < _extent(call):
             if call.label in LAYOUTS:
                 label = f"{call.label}, {smaller.label}"
                 smaller = laid_out(smaller, [call.label] * len(smaller.tensors), label)
             yield replace(smaller, kind=call.kind)
+
+
+def _extent(call: Call) -> tuple[int, int]:
+    """Return the number of elements and the sum of all lengths of a call."""
+    return call.size, sum(length for _, tensor in call.tensors for length in tensor.shape)
