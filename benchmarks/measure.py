@@ -99,7 +99,11 @@ def _seconds(call: Call, repetitions: int) -> float:
 
 
 def _repetitions(call: Call) -> int:
-    """Warm `call` up and return how often it fits into one batch, at least once."""
+    """Warm `call` up and return how often it fits into one batch, at least once.
+
+    The first call of all, which generates code, says nothing about the ones that follow.
+    """
+    call()
     count, seconds = 1, _seconds(call, 1)
     while seconds < WARM_UP_SECONDS:
         count *= 2

@@ -52,6 +52,7 @@ from .checked import checked
 from .custom import custom_op
 from .dispatch import ledger
 from .dispatch.explain import explain
+from .dispatch.gradient_rule import derivative
 from .dispatch.interpreter import DispatchMode, InterpreterStage
 from .dispatch.operator import Operator
 from .dispatch.packet import OperatorPacket
@@ -166,6 +167,7 @@ __all__ = [
     "copy_state",
     "custom_op",
     "define",
+    "derivative",
     "empty",
     "empty_like",
     "enable_grad",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Mapping
 from contextvars import ContextVar
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final
 
 __all__ = ["DEFAULT_STATE", "State", "copy_state", "current", "enter", "set_state"]
@@ -112,12 +112,7 @@ class enter:
         set_state(self._state)
         return self._state
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         set_state(self._outer)
 
 

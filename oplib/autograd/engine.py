@@ -99,6 +99,8 @@ class Targets:
     ----------
     index : dict
         (node, position) -> index of the captured gradient.
+    nodes : set
+        The nodes of `index`.
     needed : set
         Nodes between the roots and a target, both included.
     executed : set
@@ -113,6 +115,7 @@ class Targets:
         self, index: dict[tuple[Node, int], int], cut: frozenset[tuple[Node, int]]
     ) -> None:
         self.index = index
+        self.nodes = {node for node, _ in index}
         self.cut = cut
         self.needed: set[Node] = set()
         self.executed: set[Node] = set()
@@ -124,7 +127,7 @@ class Targets:
 
     def is_passed(self, node: Node) -> bool:
         """Return whether a node with one output is only on the way to a target."""
-        return node in self.executed and (node, 0) not in self.index
+        return node in self.executed and node not in self.nodes
 
 
 class Run:
@@ -136,12 +139,12 @@ class Run:
 
 
 def run(
-    roots: Sequence[tuple[AutogradMeta, Tensor]],
+    roots: list[tuple[AutogradMeta, Tensor]],
     retain_graph: bool,
     create_graph: bool,
     targets: Targets | None = None,
 ) -> None:
-    """Run from `roots`: pairs of a tensor's record and its seed.
+    """Run from `roots`, pairs of a tensor's record and its seed, which are taken off the list.
 
     Without `targets` (those of `oplib.grad`) gradients accumulate into leaves.
     """
@@ -160,7 +163,7 @@ def run(
     _state.set_state(outer.replaced(include, user, config))
     try:
         if len(roots) == 1 and not include & (ANOMALY | CHECKED):
-            roots = _chain(*roots[0], retain_graph, targets)
+            roots = _chain(*roots.pop(), retain_graph, targets)
         if roots:
             _loop(roots, retain_graph, targets)
     finally:
@@ -171,18 +174,19 @@ def run(
 
 
 def _loop(
-    roots: Sequence[tuple[AutogradMeta, Tensor]], retain_graph: bool, targets: Targets | None
+    roots: list[tuple[AutogradMeta, Tensor]], retain_graph: bool, targets: Targets | None
 ) -> None:
     """Run every node. This is the hot path: the common node is handled without a call."""
     holders: dict[Node, GradTensorHolder] = {}
     ready = _counted_roots(roots, holders, targets)
+    roots.clear()  # so that holders alone hold the seeds
     node: Any = None
     try:
         while ready:
             holder = ready.popleft()
             node = holder.node
             hooks = node.hooks
-            if hooks is not None or targets is not None:
+            if hooks is not None or (targets is not None and node in targets.nodes):
                 holder.buffer = _observed(node, holder.buffer, targets)
             if type(node) is AccumulationNode:
                 held, holder.buffer, holder.own = holder.buffer, None, None
@@ -260,9 +264,10 @@ def _chain(
             outgoing = node.kind.backward(node, saved, gradient)
             if not retain_graph:
                 node.saved = None
-            for edge, gradient in zip(edges, outgoing):  # noqa: B007, B905 (strict costs 10 %)
-                if edge is not None:
-                    break
+            place = 0
+            while edges[place] is None:
+                place += 1
+            edge, gradient = edges[place], outgoing[place]
             if gradient is not None:
                 if type(gradient) is not Tensor:
                     gradient = _fitted(node, saved, edge, gradient, outgoing)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from .. import _state
@@ -60,12 +59,7 @@ class _GradMode:
         self.__dict__.setdefault("_outer", []).append(outer)
         _state.set_state(_with_mode(outer, self._enabled))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _state.set_state(self.__dict__["_outer"].pop())
 
     def __call__(self, function: F) -> F:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..dispatch.facets import KERNEL, GradientRule
-from ..dispatch.gradient_rule import rule_names
+from ..dispatch.gradient_rule import derivative, rule_names
 from ..dispatch.keys import ANOMALY, AUTOGRAD, AUTOGRAD_KEY, SAVED_TENSOR_HOOKS, VIEW, key_set_names
 from ..dispatch.operator import Operator, Plan
 from ..dispatch.plan import python_call
@@ -27,6 +27,7 @@ from ..tensor.tensor import Tensor, blank_tensor
 from .anomaly import noting_line
 from .family import check_write, rebase
 from .general import general_plan, record_view
+from .gradients import scaled
 from .recorder import missing_rule_message, refuse_missing
 from .returned import Argument, spread
 from .wrapper import overwritten, recover, recover_output, save, save_copy
@@ -134,6 +135,7 @@ class _PlainPlan:
             "_op_check_write": lambda name, value: check_write(op, name, value),
             "_op_rebase": rebase,
             "_op_retain": move_retained,
+            "_op_scaled": scaled,
         }
 
     # ------------------------------------------------------------------ what is saved
@@ -302,11 +304,18 @@ class _PlainPlan:
         function = self.rule.functions[name]
         if function is None:
             return "None"
-        self.names[f"_op_rule_{name}"] = function
-        return f"{self._call(name)} if _op_m_{name} is not None else None"
+        if isinstance(function, derivative):
+            self.names[f"_op_rule_{name}"] = function.function
+            later = self.tensors[self.tensors.index(name) + 1 :]
+            last = " and ".join(f"_op_m_{other} is None" for other in later) or "True"
+            own = [word for word in self.rule.needs[name] if word != "grad"]
+            text = f"_op_scaled(grad, {self._call(name, own)}, {last})"
+        else:
+            self.names[f"_op_rule_{name}"] = function
+            text = self._call(name, self.rule.needs[name])
+        return f"{text} if _op_m_{name} is not None else None"
 
-    def _call(self, name: str) -> str:
-        words = self.rule.needs[name]
+    def _call(self, name: str, words: Sequence[str]) -> str:
         passed = ", ".join(f"{word}={self._value(word)}" for word in words)
         return f"_op_rule_{name}({passed})"
 
@@ -338,7 +347,7 @@ class _PlainPlan:
         self.names["_op_rule_"] = self.rule.functions[""]
         self.names["_op_spread"] = _spreading(self.op)
         edges = tuple_text([f"_op_m_{name}" for name in self.tensors])
-        return [f"    return _op_spread({self._call('')}, {edges})"]
+        return [f"    return _op_spread({self._call('', self.rule.needs[''])}, {edges})"]
 
 
 def _spreading(op: Operator[..., Any]) -> Callable[..., Sequence[Any]]:

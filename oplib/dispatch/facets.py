@@ -13,7 +13,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -276,12 +276,7 @@ class Undoable(Unique):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
 

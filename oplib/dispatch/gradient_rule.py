@@ -9,7 +9,7 @@ Imports floors 0 and 1, `facets.py`, `operator.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from .._text import did_you_mean, function_site, join_names
@@ -17,10 +17,53 @@ from ..errors import RegistrationError
 from ..schema import FunctionSchema
 from .facets import BackwardRule, GradientRule
 
-__all__ = ["ctx_rule", "gradient_names", "named_rule", "rule_names", "written_unreturned"]
+__all__ = [
+    "ctx_rule",
+    "derivative",
+    "gradient_names",
+    "named_rule",
+    "rule_names",
+    "written_unreturned",
+]
 
 SPEC_SUFFIX: Final = "_spec"
 NEW_PREFIX: Final = "new_"
+
+
+class derivative:
+    """The gradient rule of an elementwise function, given by its derivative.
+
+    The gradient is ``grad * conj(f'(x))``. As nothing else reads the incoming gradient, the product
+    may be computed in its memory, which a rule that multiplies by itself cannot know.
+
+    Parameters
+    ----------
+    function : callable
+        Returns the derivative, in the shape of the result. Its parameters are words of a named
+        rule: arguments and results, but no incoming gradient.
+
+    Examples
+    --------
+    >>> import numpy as np, oplib
+    >>> @oplib.custom_op("doc::cube", mutates_args=())
+    ... def cube(x: np.ndarray) -> np.ndarray:
+    ...     return x**3
+    >>> rule = cube.register_vjp(x=oplib.derivative(lambda x: 3 * x * x))
+    >>> x = oplib.tensor([2.0], requires_grad=True)
+    >>> cube(x).backward()
+    >>> x.grad
+    Tensor([12.])
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        own = inspect.signature(function)
+        grad = inspect.Parameter("grad", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self.__signature__ = own.replace(parameters=[grad, *own.parameters.values()])
+
+    def __call__(self, grad: Any, **words: Any) -> Any:
+        """Return the gradient of the argument."""
+        return grad * self.function(**words).conj()
 
 
 def return_names(schema: FunctionSchema) -> list[str]:

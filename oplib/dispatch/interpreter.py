@@ -16,7 +16,6 @@ Imports floors 0 and 1, `lifting.py` and above. Read next: `plan.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from .. import _state
@@ -164,12 +163,7 @@ class DispatchMode(Interpreter):
         push(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pop(next(f for f in reversed(_state.current().stack) if f.interpreter is self))
 
 

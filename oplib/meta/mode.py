@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from .. import _state
@@ -72,12 +71,7 @@ class FakeTensorMode(Interpreter):
         push(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pop(next(f for f in reversed(_state.current().stack) if f.interpreter is self))
 
     def __deepcopy__(self, memo: object) -> FakeTensorMode:

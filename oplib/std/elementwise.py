@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..dispatch.gradient_rule import derivative
 from ..errors import ArgumentError
 from ..prims import cast, cast_same_kind, mask, new_full
 from ..shapes import TensorSpec, broadcast_spec, like_spec, result_type
@@ -68,12 +69,12 @@ UNARY: Final[dict[str, tuple[Callable[..., Any], Rule]]] = {
     # f               NumPy's f      gradient of x
     "neg": (np.negative, lambda grad: -grad),
     "abs": (np.absolute, lambda grad, x: grad * x.sign()),
-    "square": (np.square, lambda grad, x: grad * (2 * x).conj()),
+    "square": (np.square, derivative(lambda x: 2 * x)),
     "reciprocal": (np.reciprocal, lambda grad, out: -grad * (out * out).conj()),
     "sqrt": (np.sqrt, lambda grad, out: grad / (2 * out).conj()),
-    "rsqrt": (_rsqrt, lambda grad, out: grad * (out * out * out).conj() * -0.5),
-    "exp": (np.exp, lambda grad, out: grad * out.conj()),
-    "expm1": (np.expm1, lambda grad, out: grad * (out + 1).conj()),
+    "rsqrt": (_rsqrt, derivative(lambda out: out * out * out * -0.5)),
+    "exp": (np.exp, derivative(lambda out: out)),
+    "expm1": (np.expm1, derivative(lambda out: out + 1)),
     "exp2": (np.exp2, lambda grad, out: grad * out.conj() * float(np.log(2))),
     "cbrt": (np.cbrt, lambda grad, out: grad / (3 * out * out)),
     "deg2rad": (np.deg2rad, lambda grad: grad * float(np.pi / 180)),
@@ -82,19 +83,19 @@ UNARY: Final[dict[str, tuple[Callable[..., Any], Rule]]] = {
     "log2": (np.log2, lambda grad, x: grad / (x.conj() * float(np.log(2)))),
     "log10": (np.log10, lambda grad, x: grad / (x.conj() * float(np.log(10)))),
     "log1p": (np.log1p, lambda grad, x: grad / (x + 1).conj()),
-    "sin": (np.sin, lambda grad, x: grad * x.cos().conj()),
-    "cos": (np.cos, lambda grad, x: -grad * x.sin().conj()),
-    "tan": (np.tan, lambda grad, out: grad * (1 + out * out).conj()),
+    "sin": (np.sin, derivative(lambda x: x.cos())),
+    "cos": (np.cos, derivative(lambda x: -x.sin())),
+    "tan": (np.tan, derivative(lambda out: 1 + out * out)),
     "asin": (np.arcsin, lambda grad, x: grad / (1 - x * x).sqrt().conj()),
     "acos": (np.arccos, lambda grad, x: -grad / (1 - x * x).sqrt().conj()),
     "atan": (np.arctan, lambda grad, x: grad / (1 + x * x).conj()),
-    "sinh": (np.sinh, lambda grad, x: grad * x.cosh().conj()),
-    "cosh": (np.cosh, lambda grad, x: grad * x.sinh().conj()),
-    "tanh": (np.tanh, lambda grad, out: grad * (1 - out * out).conj()),
+    "sinh": (np.sinh, derivative(lambda x: x.cosh())),
+    "cosh": (np.cosh, derivative(lambda x: x.sinh())),
+    "tanh": (np.tanh, derivative(lambda out: 1 - out * out)),
     "asinh": (np.arcsinh, lambda grad, x: grad / (x * x + 1).sqrt().conj()),
     "acosh": (np.arccosh, lambda grad, x: grad / ((x - 1).sqrt() * (x + 1).sqrt()).conj()),
     "atanh": (np.arctanh, lambda grad, x: grad / (1 - x * x).conj()),
-    "sigmoid": (_sigmoid, lambda grad, out: grad * (out * (1 - out)).conj()),
+    "sigmoid": (_sigmoid, derivative(lambda out: out * (1 - out))),
     "relu": (_relu, lambda grad, out: mask(grad, out > 0)),
     "sign": (np.sign, _sign_grad),
     "floor": (np.floor, zeros),
@@ -165,7 +166,7 @@ def _larger(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
 BINARY: Final[dict[str, tuple[np.ufunc, Rule, Rule]]] = {
     # f          NumPy's f     gradient of x, gradient of y
     "sub": (np.subtract, lambda grad: grad, lambda grad: -grad),
-    "mul": (np.multiply, lambda grad, y: grad * y.conj(), lambda grad, x: grad * x.conj()),
+    "mul": (np.multiply, derivative(lambda y: y), derivative(lambda x: x)),
     "div": (
         np.divide,
         lambda grad, y: grad / y.conj(),

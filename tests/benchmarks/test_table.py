@@ -53,6 +53,8 @@ def test_the_command_names_a_missed_budget_and_fails(
 
 def test_every_case_runs_and_every_weight_names_one_of_its_calls() -> None:
     for case in CASES:
+        if case.at is not None and case.at > 10_000:
+            continue  # the same code as the points before it on its curve
         calls = case.setup()
         assert case.weights.keys() <= calls.keys(), case.key
         for call in calls.values():

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -853,11 +854,15 @@ def shares_scratch_memory_between_threads(lib: Library) -> Any:
 
 
 @wrong("pickle", "a captured program: pickled raises", "functional")
-def takes_what_cannot_be_copied(lib: Library) -> Any:
+def takes_what_cannot_be_pickled(lib: Library) -> Any:
+    class Mode(Enum):  # defined in a function, so pickle cannot find it
+        ONLY = 1
+
+    oplib.register_opaque_type(Mode, "tests.LocalMode")
     op = operator(
         lib,
-        "f(Tensor x, Any key=None) -> Tensor",
-        lambda x, key: x + x,
-        fake=lambda x, key: like_spec(x),
+        "f(Tensor x, tests.LocalMode mode) -> Tensor",
+        lambda x, mode: x + x,
+        fake=lambda x, mode: like_spec(x),
     )
-    return op, (x(), lambda value: value)
+    return op, (x(), Mode.ONLY)
