@@ -15,6 +15,7 @@ The map, from the ground up; every module says in its first paragraph what it ho
     backends/       NumPy (and others): from Tensors to kernels on arrays
     autograd/       the engine, families of views, PyLayer
     amp             automatic mixed precision
+    array_api       the array API standard over the built-in operators
     meta            tensors without data
     functionalize/  programs that write, run so that nothing below does
     graph/          the graph: text, verifier, evaluator, passes
@@ -103,7 +104,7 @@ from .tensor.protocols import from_dlpack, from_numpy
 from .tensor.tensor import Tensor, engine
 
 if TYPE_CHECKING:
-    from . import amp
+    from . import amp, array_api
     from .program.capture import capture
     from .program.compile import compile
     from .program.program import Program
@@ -158,6 +159,7 @@ __all__ = [
     "TensorSpec",
     "amp",
     "arange",
+    "array_api",
     "autograd",
     "capture",
     "checked",
@@ -268,8 +270,16 @@ def _install() -> None:
     methods.install_methods()
     handles.install_moves()
     protocols.install_protocols()
+    methods.install_method("__array_namespace__", _array_namespace)
     register_annotation(Tensor, TensorType(), "tensor")
     ledger.DEFINITION_LISTENERS.append(_forget)
+
+
+def _array_namespace(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
+    """Return the module of the array API standard, loaded when it is first asked for."""
+    module: ModuleType = __getattr__("array_api")
+    module.check_version(api_version)
+    return module
 
 
 def _forget(qualname: str) -> None:
@@ -285,7 +295,7 @@ def __getattr__(name: str) -> Any:
         found = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
         if name == "tensor":
             _lend_modules(found)
-    elif name in ("amp", "graph", "program", "testing"):
+    elif name in ("amp", "array_api", "graph", "program", "testing"):
         found = importlib.import_module(f"{__name__}.{name}")
     elif not name.startswith("_") and has_op(f"std::{name}"):
         found = get_op(f"std::{name}")

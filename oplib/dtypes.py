@@ -163,8 +163,19 @@ def as_device(value: Any) -> Device:
         if match and match[1] in _device_types:
             return Device(match[1], None if match[2] is None else int(match[2]))
         hint = did_you_mean(value.partition(":")[0], _device_types)
-        raise ArgumentError(f"{value!r} is not a device{hint}; known: {_known_devices()}")
-    raise ArgumentError(f"expected a Device or its name, got {short_repr(value)}")
+        hint = _cast_hint(value) or f"{hint}; known: {_known_devices()}"
+        raise ArgumentError(f"{value!r} is not a device{hint}")
+    raise ArgumentError(
+        f"expected a Device or its name, got {short_repr(value)}{_cast_hint(value)}"
+    )
+
+
+def _cast_hint(value: Any) -> str:
+    """Return what to do instead, if a dtype was given for a device."""
+    try:
+        return f"; it is a dtype: x.cast({dtype_name(as_dtype(value))!r})"
+    except ArgumentError:
+        return ""
 
 
 def is_device_name(text: str) -> bool:

@@ -110,9 +110,9 @@ FLOORS: Floors = (
     (
         package(
             "std",
-            "declare creation elementwise comparison linalg joining reductions scan views indexing "
-            "inplace nn complex masking decompositions contractions sorting fft scatter special "
-            "activations losses layers random stored",
+            "declare creation elementwise comparison joining linalg reductions scan views indexing "
+            "inplace nn complex masking decompositions matrices contractions sorting fft scatter "
+            "special activations losses layers random stored",
         ),
     ),
     # 8: what looks at the whole
@@ -125,6 +125,7 @@ FLOORS: Floors = (
             "checks.functional checks.agreement checks.gradient checks opcheck "
             "parametrize plugin",
         ),
+        loose("array_api"),
     ),
     # 9: the command line
     (loose("__main__"),),

@@ -43,12 +43,13 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("basic_index", "gather", "index", "index_put", "index_put_", "index_select"),
         *("index_sum", "index_winners", "take_along_dim"),
     ),
-    "linalg": ("dot", "matmul", "outer"),
+    "linalg": ("cross", "dot", "matmul", "matmul_", "outer", "vecdot"),
     "masking": ("tril", "triu"),
     "decompositions": (
         *("cholesky", "det", "eigh", "inv", "lstsq", "pinv", "qr", "slogdet", "solve"),
         *("solve_triangular", "svd", "trace"),
     ),
+    "matrices": ("matrix_norm", "matrix_power", "matrix_rank"),
     "scan": ("cumargmax", "cumargmin", "cummax", "cummin", "cumprod", "cumsum", "diff"),
     "contractions": ("contract", "einsum", "kron", "tensordot"),
     "fft": (
@@ -76,8 +77,8 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "random": ("bernoulli", "dropout", "rand", "randint", "randn", "randperm"),
     "sorting": (
-        *("argsort", "count_nonzero", "isclose", "median", "nonzero", "quantile", "searchsorted"),
-        *("sort", "topk", "unique"),
+        *("argsort", "count_nonzero", "isclose", "isin", "median", "nonzero", "quantile"),
+        *("searchsorted", "sort", "topk", "unique", "unique_all"),
     ),
     "nn": ("log_softmax", "softmax"),
     "complex": ("angle", "complex", "imag", "polar"),

@@ -5,6 +5,7 @@ Imports floors 0 to 4, `declare.py`, `linalg.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,14 +184,17 @@ def tensordot(x: Tensor, y: Tensor, dims_x: list[int], dims_y: list[int]) -> Ten
     rest_x = [axis for axis in range(x.ndim) if axis not in over_x]
     rest_y = [axis for axis in range(y.ndim) if axis not in over_y]
     summed = 1
+    rows, columns = (
+        math.prod([v.shape[axis] for axis in rest]) for v, rest in ((x, rest_x), (y, rest_y))
+    )
     for i, j in zip(over_x, over_y, strict=True):
         if not same(x.shape[i], y.shape[j]):
             raise ArgumentError(
                 f"std::tensordot: axes {i} and {j} are {x.shape[i]} and {y.shape[j]} long"
             )
         summed = summed * x.shape[i]
-    left = x.permute([*rest_x, *over_x]).reshape([-1, summed])
-    right = y.permute([*over_y, *rest_y]).reshape([summed, -1])
+    left = x.permute([*rest_x, *over_x]).reshape([rows, summed])
+    right = y.permute([*over_y, *rest_y]).reshape([summed, columns])
     shape = [*(x.shape[axis] for axis in rest_x), *(y.shape[axis] for axis in rest_y)]
     return matmul(left, right).reshape(shape)
 

@@ -100,18 +100,18 @@ def _linspace_spec(start: Any, end: Any, steps: int, *, dtype: Any, device: Any)
 
 
 _eye = declare(
-    f"eye(SymInt n, SymInt? m=None, {_TAIL}",
-    "Ones on the diagonal of an n × m matrix, m = n by default; `numpy.eye`.",
+    f"eye(SymInt n, SymInt? m=None, int diagonal=0, {_TAIL}",
+    "Ones on a diagonal of an n × m matrix, m = n by default; `numpy.eye`.",
 )
 
 
 @_eye.register_kernel("cpu")
-def _eye_kernel(n: int, m: int | None, *, dtype: Any, device: Any) -> Array:
-    return np.eye(n, m, dtype=dtype or np.float64)
+def _eye_kernel(n: int, m: int | None, diagonal: int, *, dtype: Any, device: Any) -> Array:
+    return np.eye(n, m, diagonal, dtype=dtype or np.float64)
 
 
 @_eye.register_fake
-def _eye_spec(n: int, m: int | None, *, dtype: Any, device: Any) -> TensorSpec:
+def _eye_spec(n: int, m: int | None, diagonal: int, *, dtype: Any, device: Any) -> TensorSpec:
     return TensorSpec((n, n if m is None else m), dtype or np.float64, device=device)
 
 
@@ -347,11 +347,12 @@ def linspace(
 def eye(
     n: int,
     m: int | None = None,
+    diagonal: int = 0,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
     stop_gradient: bool = True,
 ) -> Tensor:
-    """Return an n × m matrix (m = n by default) with ones on its diagonal."""
-    made = _eye(n, m, dtype=dtype, device=device)
+    """Return an n × m matrix (m = n by default) with ones on a diagonal."""
+    made = _eye(n, m, diagonal, dtype=dtype, device=device)
     return _marked(made, requires_grad, stop_gradient)

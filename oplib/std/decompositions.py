@@ -23,7 +23,7 @@ from .declare import Array, composite, declare, inexact, inexact_dtype, real_dty
 from .linalg import adjoint, matmul
 from .masking import tril, triu
 
-__all__ = ["inv", "solve"]
+__all__ = ["inv", "matrix", "solve", "svd"]
 
 _LAPACK: Final = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
 """What LAPACK computes in; float16 and the like are refused by the choice of kernels."""
@@ -35,7 +35,7 @@ def _lapack(op: Any, kernel: Callable[..., Any]) -> None:
     op.register_kernel("cpu", kernel, dtypes=[*_LAPACK, *integers, "bool"])
 
 
-def _matrix(name: str, x: Any, square: bool = True) -> Any:
+def matrix(name: str, x: Any, square: bool = True) -> Any:
     """Return `x`, which must be a (square) matrix or a batch of them."""
     if x.ndim < 2 or (square and x.shape[-1] != x.shape[-2]):
         kind = "square matrices" if square else "matrices"
@@ -60,8 +60,8 @@ def _hermitian_part(x: Any) -> Array:
 # ---------------------------------------------------------------------- inverses and determinants
 
 inv = declare("inv(Tensor x) -> Tensor", "The inverse of square matrices (`numpy.linalg.inv`).")
-_lapack(inv, lambda x: _c(np.linalg.inv(_matrix("inv", np.asarray(x)))))
-inv.register_fake(lambda x: TensorSpec(_matrix("inv", x).shape, inexact_dtype(x.dtype)))
+_lapack(inv, lambda x: _c(np.linalg.inv(matrix("inv", np.asarray(x)))))
+inv.register_fake(lambda x: TensorSpec(matrix("inv", x).shape, inexact_dtype(x.dtype)))
 
 
 @inv.register_vjp
@@ -70,8 +70,8 @@ def _inv_grad(grad: Tensor, out: Tensor) -> Tensor:
 
 
 det = declare("det(Tensor x) -> Tensor", "The determinant of square matrices.")
-_lapack(det, lambda x: np.linalg.det(_matrix("det", np.asarray(x))))
-det.register_fake(lambda x: TensorSpec(_matrix("det", x).shape[:-2], inexact_dtype(x.dtype)))
+_lapack(det, lambda x: np.linalg.det(matrix("det", np.asarray(x))))
+det.register_fake(lambda x: TensorSpec(matrix("det", x).shape[:-2], inexact_dtype(x.dtype)))
 
 
 @det.register_vjp
@@ -84,12 +84,12 @@ slogdet = declare(
     "slogdet(Tensor x) -> (Tensor sign, Tensor logabsdet)",
     "Sign and logarithm of the absolute value of the determinant.",
 )
-_lapack(slogdet, lambda x: tuple(np.linalg.slogdet(_matrix("slogdet", np.asarray(x)))))
+_lapack(slogdet, lambda x: tuple(np.linalg.slogdet(matrix("slogdet", np.asarray(x)))))
 
 
 @slogdet.register_fake
 def _slogdet_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
-    shape = _matrix("slogdet", x).shape[:-2]
+    shape = matrix("slogdet", x).shape[:-2]
     return TensorSpec(shape, inexact_dtype(x.dtype)), TensorSpec(shape, real_dtype(x.dtype))
 
 
@@ -109,7 +109,7 @@ def _slogdet_grad(
 @composite("trace(Tensor x) -> Tensor", "The sum of the diagonal of matrices.")
 def trace(x: Tensor) -> Tensor:
     """Sum the diagonal of the last two axes."""
-    return _matrix("trace", x, square=False).diagonal(0, -2, -1).sum(-1)
+    return matrix("trace", x, square=False).diagonal(0, -2, -1).sum(-1)
 
 
 # ---------------------------------------------------------------------- linear systems
@@ -117,7 +117,7 @@ def trace(x: Tensor) -> Tensor:
 
 def _solution(name: str, a: Any, b: Any) -> TensorSpec:
     """Return the spec of ``a⁻¹ b``; a 1-d `b` is a vector, as in NumPy."""
-    _matrix(name, a)
+    matrix(name, a)
     rows = b.shape[-1] if b.ndim == 1 else b.shape[-2] if b.ndim else None
     if rows != a.shape[-1]:
         raise ArgumentError(
@@ -187,15 +187,24 @@ def _solve_triangular_grad(
 
 
 pinv = declare(
-    "pinv(Tensor x) -> Tensor",
-    "The Moore-Penrose inverse ``[..., n, m]`` of matrices ``[..., m, n]``.",
+    "pinv(Tensor x, float? rtol=None) -> Tensor",
+    "The Moore-Penrose inverse ``[..., n, m]`` of matrices ``[..., m, n]``; singular values up to "
+    "``rtol`` times the largest count as zero, by default ``max(m, n)`` times the precision.",
 )
-_lapack(pinv, lambda x: _c(np.linalg.pinv(_matrix("pinv", np.asarray(x), square=False))))
+
+
+def _pinv(x: Any, rtol: float | None) -> Array:
+    x = inexact(matrix("pinv", np.asarray(x), square=False))
+    rtol = max(x.shape[-2:]) * np.finfo(x.dtype).eps if rtol is None else rtol
+    return _c(np.linalg.pinv(x, rtol))
+
+
+_lapack(pinv, _pinv)
 
 
 @pinv.register_fake
-def _pinv_spec(x: Any) -> TensorSpec:
-    _matrix("pinv", x, square=False)
+def _pinv_spec(x: Any, rtol: float | None) -> TensorSpec:
+    matrix("pinv", x, square=False)
     return TensorSpec((*x.shape[:-2], x.shape[-1], x.shape[-2]), inexact_dtype(x.dtype))
 
 
@@ -229,8 +238,8 @@ cholesky = declare(
     "cholesky(Tensor x) -> Tensor",
     "The lower triangular L with ``L Lᴴ = (x + xᴴ) / 2``, positive definite.",
 )
-_lapack(cholesky, lambda x: _c(np.linalg.cholesky(_hermitian_part(_matrix("cholesky", x)))))
-cholesky.register_fake(lambda x: TensorSpec(_matrix("cholesky", x).shape, inexact_dtype(x.dtype)))
+_lapack(cholesky, lambda x: _c(np.linalg.cholesky(_hermitian_part(matrix("cholesky", x)))))
+cholesky.register_fake(lambda x: TensorSpec(matrix("cholesky", x).shape, inexact_dtype(x.dtype)))
 
 
 @cholesky.register_vjp
@@ -247,19 +256,26 @@ def _lower_half(x: Tensor) -> Tensor:
 
 
 qr = declare(
-    "qr(Tensor x) -> (Tensor q, Tensor r)",
-    "The reduced factors: Q with orthonormal columns, upper triangular R, ``x = Q R``.",
+    'qr(Tensor x, str mode="reduced") -> (Tensor q, Tensor r)',
+    "The factors: Q with orthonormal columns, upper triangular R, ``x = Q R``; with mode "
+    "``complete`` Q is square.",
 )
-_lapack(
-    qr,
-    lambda x: tuple(map(_c, np.linalg.qr(_matrix("qr", np.asarray(x), square=False), "reduced"))),
-)
+
+
+def _qr(x: Any, mode: str) -> tuple[Array, ...]:
+    _qr_spec(x, mode)
+    return tuple(map(_c, np.linalg.qr(np.asarray(x), mode)))  # type: ignore[call-overload]
+
+
+_lapack(qr, _qr)
 
 
 @qr.register_fake
-def _qr_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
-    *batch, rows, columns = _matrix("qr", x, square=False).shape
-    rank, dtype = min(rows, columns), inexact_dtype(x.dtype)
+def _qr_spec(x: Any, mode: str) -> tuple[TensorSpec, TensorSpec]:
+    *batch, rows, columns = matrix("qr", x, square=False).shape
+    if mode not in ("reduced", "complete"):
+        raise ArgumentError(f"std::qr: mode is reduced or complete, got {mode!r}")
+    rank, dtype = rows if mode == "complete" else min(rows, columns), inexact_dtype(x.dtype)
     return TensorSpec((*batch, rows, rank), dtype), TensorSpec((*batch, rank, columns), dtype)
 
 
@@ -272,7 +288,12 @@ def _qr_grad(
     grad_r: Tensor | None = None,
 ) -> Tensor:
     """Differentiate for at least as many rows as columns (Walter and Lehmann, arXiv:1009.6112)."""
-    if x_spec.shape[-2] < x_spec.shape[-1]:
+    if q.shape[-1] != x_spec.shape[-1]:
+        if q.shape[-1] > x_spec.shape[-1]:
+            raise AutogradError(
+                "std::qr: no gradient in mode complete, whose last columns of q are arbitrary; "
+                "use mode reduced"
+            )
         raise AutogradError(
             f"std::qr: no gradient for {list(x_spec.shape)}, which has fewer rows than columns; "
             "factor the first columns, which determine q"
@@ -301,12 +322,12 @@ eigh = declare(
     "eigh(Tensor x) -> (Tensor eigenvalues, Tensor eigenvectors)",
     "Eigenvalues, ascending, and eigenvectors (columns) of the Hermitian part of matrices.",
 )
-_lapack(eigh, lambda x: tuple(map(_c, np.linalg.eigh(_hermitian_part(_matrix("eigh", x))))))
+_lapack(eigh, lambda x: tuple(map(_c, np.linalg.eigh(_hermitian_part(matrix("eigh", x))))))
 
 
 @eigh.register_fake
 def _eigh_spec(x: Any) -> tuple[TensorSpec, TensorSpec]:
-    shape = _matrix("eigh", x).shape
+    shape = matrix("eigh", x).shape
     return TensorSpec(shape[:-1], real_dtype(x.dtype)), TensorSpec(shape, inexact_dtype(x.dtype))
 
 
@@ -344,26 +365,26 @@ def _inverse_gaps(values: Tensor) -> Tensor:
 
 
 svd = declare(
-    "svd(Tensor x) -> (Tensor u, Tensor s, Tensor vh)",
-    "The reduced factors: ``x = U diag(S) Vh``, singular values descending.",
+    "svd(Tensor x, bool full=False) -> (Tensor u, Tensor s, Tensor vh)",
+    "The factors: ``x = U diag(S) Vh``, singular values descending; U and Vh are square if `full`.",
 )
 
 
-def _svd(x: Any) -> tuple[Array, ...]:
-    return tuple(map(_c, np.linalg.svd(_matrix("svd", np.asarray(x), square=False), False)))
+def _svd(x: Any, full: bool) -> tuple[Array, ...]:
+    return tuple(map(_c, np.linalg.svd(matrix("svd", np.asarray(x), square=False), full)))
 
 
 _lapack(svd, _svd)
 
 
 @svd.register_fake
-def _svd_spec(x: Any) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    *batch, rows, columns = _matrix("svd", x, square=False).shape
+def _svd_spec(x: Any, full: bool) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    *batch, rows, columns = matrix("svd", x, square=False).shape
     rank, dtype = min(rows, columns), inexact_dtype(x.dtype)
     return (
-        TensorSpec((*batch, rows, rank), dtype),
+        TensorSpec((*batch, rows, rows if full else rank), dtype),
         TensorSpec((*batch, rank), real_dtype(x.dtype)),
-        TensorSpec((*batch, rank, columns), dtype),
+        TensorSpec((*batch, columns if full else rank, columns), dtype),
     )
 
 
@@ -382,6 +403,14 @@ def _svd_grad(
             "std::svd: singular vectors of complex matrices are determined up to a phase, so "
             "their gradient has no meaning; use eigh(x @ xᴴ), or singular values only"
         )
+    rank = s.shape[-1]
+    if u.shape[-1] != rank or vh.shape[-2] != rank:
+        if not (grad_u is None and grad_vh is None):
+            raise AutogradError(
+                "std::svd: no gradient of the full factors, whose last vectors are arbitrary; "
+                "use full=False"
+            )
+        u, vh = u[..., :rank], vh[..., :rank, :]
     inner: Any = 0
     outer: Any = 0
     gaps = _inverse_gaps(s * s)

@@ -2,7 +2,7 @@
 
 Results are C-contiguous.
 
-Imports floors 0 to 4, `declare.py`.
+Imports floors 0 to 4, `declare.py`, `joining.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from .._dims import same
 from ..errors import ArgumentError
-from ..shapes import TensorSpec, broadcast_shapes, result_type
+from ..prims import clone, copy_
+from ..shapes import TensorSpec, broadcast_shapes, normalize_dim, result_type
 from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare
+from .joining import concat
 
 __all__ = ["adjoint", "matmul"]
 
@@ -90,6 +93,48 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     if x.ndim != 1 or y.ndim != 1:
         raise ArgumentError(f"std::dot takes 1-d tensors, got {x.ndim}-d and {y.ndim}-d ones")
     return matmul(x, y)
+
+
+@composite(
+    "matmul_(Tensor(a!) x, Tensor y) -> Tensor(a!)",
+    "``x @ y`` stored into x, whose shape and dtype it must have (``x @= y``).",
+)
+def matmul_(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply the old values, then copy; a product of another shape is not broadcast."""
+    old = clone(x)  # what the gradient rule saves must not be written to
+    product = matmul(old, old if y is x else y)
+    if product.shape != x.shape:
+        raise ArgumentError(
+            f"std::matmul_: x has shape {list(x.shape)}, the product {list(product.shape)}; "
+            "write x = x @ y"
+        )
+    return copy_(x, product)
+
+
+@composite(
+    "vecdot(Tensor x, Tensor y, int dim=-1) -> Tensor",
+    "``sum(conj(x) * y)`` along an axis, which both have; the others broadcast.",
+)
+def vecdot(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    """Multiply rows by columns."""
+    return matmul(_row(x.conj().movedim(dim, -1)), _column(y.movedim(dim, -1))).squeeze([-2, -1])
+
+
+@composite(
+    "cross(Tensor x, Tensor y, int dim=-1) -> Tensor",
+    "The cross product of 3-vectors along an axis; the other axes broadcast.",
+)
+def cross(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    """Take ``x[i+1] y[i+2] - x[i+2] y[i+1]``, positions modulo 3."""
+    first, second = (_turned(v, dim, by) for v, by in ((x, 1), (y, 2)))
+    return first * second - _turned(x, dim, 2) * _turned(y, dim, 1)
+
+
+def _turned(x: Tensor, dim: int, by: int) -> Tensor:
+    axis = normalize_dim(dim, x.ndim)
+    if not same(x.shape[axis], 3):
+        raise ArgumentError(f"std::cross: axis {dim} of {list(x.shape)} is not 3 long")
+    return concat([x.narrow(axis, by, 3 - by), x.narrow(axis, 0, by)], axis)
 
 
 @composite("outer(Tensor x, Tensor y) -> Tensor", "``x[i] * y[j]`` for two 1-d tensors.")

@@ -251,34 +251,34 @@ def _guarded(divisor: Tensor) -> Tensor:
 
 def _declare_moment(name: str, kernel: Callable[..., Any], rule: Rule, doc: str) -> None:
     op = declare(
-        f"{name}(Tensor x, int[1]? dim=None, int correction=1, bool keepdim=False) -> Tensor",
+        f"{name}(Tensor x, int[1]? dim=None, float correction=1, bool keepdim=False) -> Tensor",
         f"{doc} over `dim`: squares are divided by their number minus `correction`.",
         "reduction",
         "flexible_layout",
     )
 
     @op.register_kernel("cpu")
-    def reduce(x: Any, dim: Any, correction: int, keepdim: bool) -> Any:
+    def reduce(x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
         return _reduce(kernel, x, dim, ddof=correction, keepdims=keepdim)
 
     @op.register_fake
-    def spec(x: Any, dim: Any, correction: int, keepdim: bool) -> TensorSpec:
+    def spec(x: Any, dim: Any, correction: float, keepdim: bool) -> TensorSpec:
         return reduced_spec(x, dim, keepdim, real_dtype(x.dtype))
 
     op.register_vjp(rule)
 
 
-def _deviation(x: Tensor, dim: Any, correction: int) -> Tensor:
+def _deviation(x: Tensor, dim: Any, correction: float) -> Tensor:
     """Return half the derivative of the variance: (x - mean) / (n - correction)."""
     return (x - x.mean(dim, True)) / (_count(x, dim) - correction)
 
 
-def _var_grad(grad: Tensor, x: Tensor, dim: Any, correction: int, keepdim: bool) -> Tensor:
+def _var_grad(grad: Tensor, x: Tensor, dim: Any, correction: float, keepdim: bool) -> Tensor:
     return 2 * _kept(grad, x, dim, keepdim) * _deviation(x, dim, correction)
 
 
 def _std_grad(
-    grad: Tensor, x: Tensor, out: Tensor, dim: Any, correction: int, keepdim: bool
+    grad: Tensor, x: Tensor, out: Tensor, dim: Any, correction: float, keepdim: bool
 ) -> Tensor:
     scale = _kept(grad / _guarded(out), x, dim, keepdim)
     return scale * _deviation(x, dim, correction)

@@ -13,9 +13,10 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..meta import get_ctx
-from ..shapes import TensorSpec, normalize_dim, result_type
+from ..shapes import TensorSpec, normalize_dim, numel, result_type
 from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare
+from .indexing import index_sum
 
 __all__ = ["argsort"]
 
@@ -130,10 +131,50 @@ def _one_axis(x: Any) -> None:
         raise ArgumentError(f"std::searchsorted takes a 1-d sorted tensor, got {list(x.shape)}")
 
 
+isin = declare(
+    "isin(Tensor x, Tensor values, *, bool invert=False) -> Tensor",
+    "Whether each element is among `values`, or with `invert` is not.",
+)
+isin.register_kernel(
+    "cpu", lambda x, values, *, invert: np.asarray(np.isin(x, values, invert=invert), order="C")
+)
+isin.register_fake(lambda x, values, *, invert: TensorSpec(x.shape, np.bool_))
+isin.register_vjp(x=None, values=None)
+
 unique = declare("unique(Tensor x) -> Tensor", "The distinct elements, ascending; 1-d.")
 unique.register_kernel("cpu", lambda x: np.unique(x))
 unique.register_fake(lambda x: TensorSpec((get_ctx().new_dynamic_size(),), x.dtype))
 unique.register_vjp(x=None)
+
+unique_all = declare(
+    "unique_all(Tensor x)"
+    " -> (Tensor values, Tensor indices, Tensor inverse_indices, Tensor counts)",
+    "The distinct elements, ascending; where each occurs first in x, flattened; which of them "
+    "each element of x is; how often each occurs. Every NaN is distinct, as in the array API.",
+)
+
+
+@unique_all.register_kernel("cpu")
+def _unique_all(x: Any) -> tuple[Array, ...]:
+    x = np.asarray(x)
+    values, indices, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+    )
+    return values, indices, np.asarray(inverse.reshape(x.shape), order="C"), counts
+
+
+@unique_all.register_fake
+def _unique_all_spec(x: Any) -> tuple[TensorSpec, ...]:
+    count = (get_ctx().new_dynamic_size(),)
+    index = TensorSpec(count, np.int64)
+    return TensorSpec(count, x.dtype), index, TensorSpec(x.shape, np.int64), index
+
+
+@unique_all.register_vjp
+def _unique_all_grad(x_spec: TensorSpec, indices: Tensor, grad_values: Tensor) -> Tensor:
+    """Give each value's gradient to the element that `indices` names."""
+    return index_sum(grad_values, [indices], [numel(x_spec.shape)]).reshape(x_spec.shape)
+
 
 nonzero = declare(
     "nonzero(Tensor x) -> Tensor",

@@ -62,11 +62,14 @@ METHODS: Final[dict[str, str]] = {
     "__ifloordiv__": "floor_divide_",
     "__imod__": "remainder_",
     "__ipow__": "pow_",
+    "__imatmul__": "matmul_",
     "__iand__": "bitwise_and_",
     "__ior__": "bitwise_or_",
     "__ixor__": "bitwise_xor_",
     "__ilshift__": "bitwise_left_shift_",
     "__irshift__": "bitwise_right_shift_",
+    # another word
+    "astype": "cast",
     # a property
     "T": "transpose",
 }
@@ -106,6 +109,7 @@ NAMED: Final[tuple[str, ...]] = (
     *("logical_not", "logical_and", "logical_or", "logical_xor"),
     *("sum", "mean", "max", "min", "prod", "argmax", "argmin", "any", "all", "logsumexp"),
     *("var", "std", "norm", "cumsum", "softmax", "log_softmax", "matmul", "dot", "outer"),
+    *("matmul_", "tril", "triu"),
     *("squeeze", "unsqueeze", "flatten", "unflatten", "diagonal", "unfold", "as_strided", "flip"),
     *("swapaxes", "movedim", "split", "chunk", "unbind", "narrow", "select"),
     *("index_select", "gather", "take_along_dim"),

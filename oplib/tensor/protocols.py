@@ -241,6 +241,11 @@ def _dlpack_device(self: Tensor) -> tuple[int, int]:
     return self.numpy().__dlpack_device__()
 
 
+def _to_device(self: Tensor, device: Any, /, *, stream: None = None) -> Tensor:
+    """Return the tensor on a device; no backend has streams."""
+    return self.to(device)
+
+
 def _buffer(self: Tensor, flags: int) -> memoryview:
     """Give ``memoryview(tensor)`` the memory (Python 3.12 and later)."""
     return self.numpy().data
@@ -296,6 +301,7 @@ def install_protocols() -> None:
         "__dlpack__": _dlpack,
         "__dlpack_device__": _dlpack_device,
         "_repr_html_": _repr_html,
+        "to_device": _to_device,
     }
     for name, function in protocols.items():
         setattr(Tensor, name, function)

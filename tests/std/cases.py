@@ -130,6 +130,17 @@ CASES: dict[str, list[Call]] = {
         *(call(normal(3), CUBE), call(CUBE, normal(4))),
     ],
     "dot": [call(A[0], B[0])],
+    "matmul_": [call(A, normal(4, 4)), call(CUBE, normal(2, 4, 4))],
+    "vecdot": [call(A, B), call(CUBE, normal(3, 1), -2)],
+    "cross": [call(normal(2, 3), normal(3)), call(A, B, 0)],
+    "matrix_norm": [
+        *(call(CUBE, ord) for ord in ("fro", "nuc", "1", "-1", "2", "-2", "inf", "-inf")),
+        call(A, "1", True),
+    ],
+    "matrix_power": [call(SQUARE, n) for n in (1, 2, 5, -3)],
+    "matrix_rank": [call(A), call(CUBE, 0.1)],
+    "isin": [call(A, at(0.1, 2.0)), call(at([2, 1], [0, 3]), at(1, 2), invert=True)],
+    "unique_all": [call(A), call(CUBE)],
     "outer": [call(A[0], B[:, 0])],
     "contract": [call("ij,jk->ki", [A, normal(4, 2)]), call("ij,i,k->j", [A, A[:, 0], B[0]])],
     "einsum": [
@@ -247,7 +258,7 @@ CASES: dict[str, list[Call]] = {
     "pinv": [call(A), call(CUBE), call(A.T.copy())],
     "lstsq": [call(A.T.copy(), normal(4, 2))],
     "cholesky": [call(SQUARE), call(SQUARES)],
-    "qr": [call(SQUARE), call(CUBE.swapaxes(1, 2).copy())],
+    "qr": [call(SQUARE), call(CUBE.swapaxes(1, 2).copy()), call(SQUARE, "complete")],
     "eigh": [call(SQUARE), call(SQUARES)],
     "svd": [call(SQUARE), call(A), call(A.T.copy())],
     # views
@@ -344,7 +355,7 @@ UNINITIALISED = (
 )
 """Operators whose values cannot be known."""
 
-DYNAMIC = ("unique", "nonzero", "masked_select")
+DYNAMIC = ("unique", "unique_all", "nonzero", "masked_select")
 """Operators whose results have sizes that depend on data."""
 
 COMPLEX = (
@@ -369,14 +380,14 @@ COMPLEX = (
     *("fft", "ifft", "irfft", "fftn", "roll", "scatter", "scatter_add", "index_add", "tile", "pad"),
     *("contract", "einsum", "tensordot", "kron", "cumprod", "diff"),
     *("tril", "inv", "det", "slogdet", "trace", "solve", "solve_triangular", "pinv", "lstsq"),
-    *("cholesky", "qr"),
+    *("cholesky", "qr", "vecdot", "cross", "matrix_power", "matmul_"),
     *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),
 )
 """Operators whose cases are also checked on complex numbers."""
 
 WRITING = (
     *(f"{name}_" for name in (*IN_PLACE, *STORED)),
-    *("fill_", "zero_", "masked_fill_", "index_put_"),
+    *("fill_", "zero_", "masked_fill_", "index_put_", "matmul_"),
 )
 
 
