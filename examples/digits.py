@@ -24,14 +24,22 @@ from oplib import Library, PyLayer, Tensor, custom_op, impl
 # last axis (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019).
 
 
+def check(x, weight):
+    """Refuse what neither the kernel nor the shape rule is for."""
+    if x.dtype.kind != "f" or x.dtype != weight.dtype or weight.shape != x.shape[-1:]:
+        raise ValueError("rms_norm: x and weight are floats, weight is as long as a row of x")
+
+
 @custom_op("digits::rms_norm", mutates_args=())
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float = 1e-6) -> np.ndarray:
+    check(x, weight)
     scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
     return x * scale * weight
 
 
 @rms_norm.register_fake
 def _(x, weight, eps=1e-6):
+    check(x, weight)
     return oplib.empty_like(x)
 
 
@@ -81,6 +89,8 @@ lib.define(
 
 @impl(lib, "adamw_", "CPU")
 def adamw_cpu(params, means, squares, grads, *, step, lr, beta1, beta2, decay):
+    if not len(params) == len(means) == len(squares) == len(grads):
+        raise ValueError("adamw_: params, means, squares and grads are lists of one length")
     for param, mean, square, grad in zip(params, means, squares, grads, strict=True):
         mean += (1 - beta1) * (grad - mean)
         square += (1 - beta2) * (grad * grad - square)

@@ -130,7 +130,7 @@ def swish_npu(x, beta):
 
 @swish.register_fake
 def _(x, beta):
-    return oplib.empty_like(x)
+    return oplib.empty_like(x, dtype=oplib.result_type(x, beta))
 
 
 @swish.register_vjp

@@ -120,6 +120,7 @@ FLOORS: Floors = (
         package(
             "testing",
             "compare space hints report problem numeric gradcheck memory calls sampling session "
+            "drawing reproduction "
             "checks.schema checks.mutation checks.alias checks.fake checks.determinism "
             "checks.functional checks.agreement checks.gradient checks opcheck "
             "parametrize plugin",

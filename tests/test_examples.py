@@ -56,6 +56,24 @@ def test_the_example_runs(example: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_opcheck_passes_the_operators_of_the_example(example: Path) -> None:
+    text = example.read_text("utf-8")
+    absent = list(filter(is_absent, needs(text)))
+    if absent:
+        pytest.skip(f"not installed: {', '.join(absent)}")
+    result = subprocess.run(
+        [sys.executable, "-m", "oplib", "check", example.stem],
+        env={**os.environ, "PYTHONPATH": str(Path(oplib.__file__).parents[1])},
+        cwd=example.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    defines = "custom_op(" in text or "Library(" in text
+    assert result.returncode == (0 if defines else 2), result.stdout + result.stderr
+
+
 NPU = """\
 kernels:
   2 launches, 0 transfers

@@ -29,7 +29,15 @@ from .family import check_write
 from .guard import guard
 from .wrapper import PackedTensor, recover, recover_output, save
 
-__all__ = ["NOTHING_KEPT", "UNMARKED", "Context", "Kept", "OperatorContext", "PyLayerContext"]
+__all__ = [
+    "NOTHING_KEPT",
+    "UNMARKED",
+    "UNSAVED",
+    "Context",
+    "Kept",
+    "OperatorContext",
+    "PyLayerContext",
+]
 
 
 Place: TypeAlias = int | None
@@ -83,7 +91,7 @@ class Marks(NamedTuple):
 
 UNMARKED: Final = Marks()
 
-_NOTHING_SAVED: Final[tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]] = (
+UNSAVED: Final[tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]] = (
     (),
     [],
     None,
@@ -135,7 +143,7 @@ class Context:
         self._ctx_recording = recording
         self.materialize_grads = self.grad_in_dtype_consistent = True
         self._ctx_node: ref[GradNode] | None = None
-        self._ctx_saved = _NOTHING_SAVED
+        self._ctx_saved = UNSAVED
         self._ctx_marks = UNMARKED
 
     needs_input_grad = property(
@@ -189,8 +197,8 @@ class Context:
             edges = [_NO_EDGE if place is None or place < 0 else edges[place] for place in places]
         found: list[Tensor | None] = []
         for record, edge in zip(records, edges):  # noqa: B905 (strict costs 10 %)
-            if type(record) is tuple:
-                array, storage, version, _, handle = record
+            if places is None or type(record) is tuple:
+                array, storage, version, _, handle = record  # type: ignore[misc]
                 own = handle()
                 if (
                     own is not None
@@ -228,25 +236,17 @@ class Context:
         node: GradNode,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor | None],
-        fresh: bool = False,
     ) -> Kept:
         """Hand everything that holds tensors over to the node of the call.
 
-        `outputs` has None for inputs that were returned but not written; `fresh` says that no input
-        is among them.
+        The plan of a layer that saves just its inputs has lines of its own for that.
+
+        `outputs` has None for inputs that were returned but not written.
         """
         self._ctx_node = ref(node)
         names = self._ctx_tensor_attributes() if self.__dict__ else ()
-        if self._ctx_saved is _NOTHING_SAVED and not names:
+        if self._ctx_saved is UNSAVED and not names:
             return NOTHING_KEPT
-        given, records, tree = self._ctx_saved
-        if fresh and tree is None and not names and len(given) == len(inputs):
-            for saved, tensor in zip(given, inputs):  # noqa: B905 (strict costs 10 %)
-                if saved is not tensor:
-                    break
-            else:
-                self._ctx_saved = _NOTHING_SAVED
-                return records, None, _NONE, None, {}
         return self._ctx_keep(_places(inputs, outputs), names)
 
     def _ctx_keep(self, places: dict[int, int], names: Sequence[str]) -> Kept:
@@ -263,7 +263,7 @@ class Context:
             kind: Any = type(self)
             self.__class__ = _recovering(kind)
         given, records, tree = self._ctx_saved
-        self._ctx_saved = _NOTHING_SAVED
+        self._ctx_saved = UNSAVED
         where = [places.get(id(tensor)) for tensor in given]
         stated = {i for i, tensor in enumerate(given) if id(tensor) in constants}
         return records, where, stated, tree, attributes

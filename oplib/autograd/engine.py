@@ -250,11 +250,13 @@ def _chain(
         while gradient is not None:
             if node.hooks is not None or (targets is not None and not targets.is_passed(node)):
                 return [(edge, gradient)]
-            if type(node) is AccumulationNode:
+            edges = node.edges
+            if type(node) is not GradNode:
+                if type(node) is not AccumulationNode:
+                    return [(edge, gradient)]
                 _accumulate(node, gradient)
                 break
-            edges = node.edges
-            if type(node) is not GradNode or len(edges) - edges.count(None) != 1:
+            if len(edges) - edges.count(None) != 1:
                 return [(edge, gradient)]
             saved = node.saved
             if saved is None:

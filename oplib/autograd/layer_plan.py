@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Any, Final
+from weakref import ref
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from ..errors import ArgumentError
 from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
 from .anomaly import note_line
-from .context import UNMARKED, PyLayerContext
+from .context import NOTHING_KEPT, UNMARKED, UNSAVED, PyLayerContext
 from .family import refresh_for_use
 from .gradients import UNSHARED
 from .layer_facts import LayerFacts
@@ -129,6 +130,8 @@ def _record_lines(given: list[str]) -> list[str]:
     metas = tuple_text([f"_op_m_{x}" for x in given])
     versions = tuple_text([f"_op_v_{x}" for x in given])
     unusual = [f"_op_s_{x}.version != _op_v_{x} or _op_out._storage is _op_s_{x}" for x in given]
+    saved = ["_op_tree is None", f"_op_len(_op_g) == {len(given)}", "not _op_ctx.__dict__"]
+    saved += [f"_op_g[{i}] is {x}" for i, x in enumerate(given)]
     return [
         "    if (_op_type(_op_out) is not _op_Tensor or _op_ctx._ctx_marks is not _op_unmarked",
         *[f"            or {condition}" for condition in unusual],
@@ -147,7 +150,12 @@ def _record_lines(given: list[str]) -> list[str]:
         "    _op_n.shapes = _op_m.shape = _op_a.shape",
         "    _op_n.dtypes = _op_m.dtype = _op_d",
         "    if not _op_ctx.grad_in_dtype_consistent: _op_m.dtype = None",
-        f"    _op_kept = _op_ctx._ctx_attach(_op_n, {inputs}, (_op_out,), True)",
+        "    _op_g, _op_r, _op_tree = _op_ctx._ctx_saved",
+        f"    if {' and '.join(saved)}:  # the inputs, as most layers do",
+        "        _op_ctx._ctx_node = _op_ref(_op_n)",
+        "        _op_ctx._ctx_saved = _op_unsaved",
+        "        _op_kept = _op_r, None, _op_unstated, None, _op_unnamed",
+        f"    else: _op_kept = _op_ctx._ctx_attach(_op_n, {inputs}, (_op_out,))",
         "    _op_n.saved = (_op_ctx, _op_tensors, _op_kept)",
         f"    if _op_out._keys & {INTERPRETER}:",
         f"        _op_out = _op_seen(_op_facts, _op_out, {inputs})",
@@ -243,14 +251,19 @@ _NAMES: Final[dict[str, Any]] = {
     "_op_float64": np.dtype(np.float64),
     "_op_grad_off": grad_off,
     "_op_isinstance": isinstance,
+    "_op_len": len,
     "_op_off": grad_off(_state.DEFAULT_STATE),
     "_op_other_types": (Tensor, *_CONTAINERS),
     "_op_record": record_outputs,
+    "_op_ref": ref,
     "_op_references": getrefcount,
     "_op_refresh": refresh_for_use,
     "_op_seen": as_seen_below,
     "_op_set_state": _state.set_state,
     "_op_type": type,
     "_op_unmarked": UNMARKED,
+    "_op_unnamed": NOTHING_KEPT[4],
+    "_op_unsaved": UNSAVED,
+    "_op_unstated": NOTHING_KEPT[2],
 }
 """What the text of every plan refers to."""

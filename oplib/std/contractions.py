@@ -13,7 +13,7 @@ import numpy as np
 
 from .._dims import same
 from ..errors import ArgumentError
-from ..prims import expand
+from ..prims import expand, sum_to
 from ..shapes import TensorSpec, normalize_dim, result_type
 from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare
@@ -43,7 +43,7 @@ def _labels(equation: str) -> tuple[list[str], str]:
 
 
 def _lengths(inputs: Sequence[str], operands: Sequence[Any]) -> dict[str, Any]:
-    """Return the length of each label; all axes of a label agree."""
+    """Return the length of each label; axes of a label agree, or have one element."""
     lengths: dict[str, Any] = {}
     if len(inputs) != len(operands):
         raise ArgumentError(
@@ -52,7 +52,10 @@ def _lengths(inputs: Sequence[str], operands: Sequence[Any]) -> dict[str, Any]:
         )
     for labels, operand in zip(inputs, operands, strict=True):
         for label, length in zip(labels, operand.shape, strict=True):
-            if not same(lengths.setdefault(label, length), length):
+            known = lengths.setdefault(label, length)
+            if same(known, 1):
+                lengths[label] = length
+            elif not same(known, length) and not same(length, 1):
                 raise ArgumentError(f"std::einsum: `{label}` is {lengths[label]} and {length} long")
     return lengths
 
@@ -79,7 +82,8 @@ def _contract_grad(
         for axis, label in enumerate(labels):
             if label not in kept:
                 part = part.unsqueeze(axis)
-        found.append(expand(part, spec.shape))
+        own = [1 if same(n, 1) else m for n, m in zip(spec.shape, part.shape, strict=True)]
+        found.append(expand(sum_to(part, own), spec.shape))
     return found
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from ..dispatch.operator import Operator
 from ..errors import DispatchError
 from ..prims import mask
-from ..shapes import TensorSpec
+from ..shapes import TensorSpec, like_spec
 from ..tensor.tensor import Tensor
-from .declare import Rule, composite, declare, declare_binary, inexact, inexact_dtype, ufunc_spec
+from .declare import Array, Rule, composite, declare, declare_binary, inexact, inexact_dtype
 from .elementwise import where, zeros
 
 __all__ = ["BINARY", "UNARY", "erf", "logaddexp"]
@@ -113,8 +113,13 @@ def _declare_scipy(name: str, rule: Callable[..., Any] | None) -> Operator[..., 
         "pointwise",
         "flexible_layout",
     )
-    op.register_kernel("cpu", lambda x: _scipy(name)(inexact(x)))
-    op.register_fake(lambda x: ufunc_spec(_scipy(name), x))
+
+    @op.register_kernel("cpu")
+    def kernel(x: Any) -> Array:  # some of SciPy's compute small types in larger ones
+        x = inexact(x)
+        return np.asarray(_scipy(name)(x), x.dtype)
+
+    op.register_fake(lambda x: like_spec(x, inexact_dtype(x.dtype)))
     op.register_vjp(x=rule)
     return op
 

@@ -59,6 +59,13 @@ class Subject:
         """The schema, which a PyLayer has not."""
         return None if self.op is None else self.op.schema
 
+    @property
+    def module(self) -> str:
+        """The module that has to be imported to have it."""
+        if self.layer is not None:
+            return self.layer.__module__
+        return self.op.definition_source.module if self.op is not None else ""
+
     def site(self, facet: str) -> str:
         """Return where a facet was registered: ``"kernel"``, or one of the facet names."""
         if self.op is None:

@@ -60,6 +60,11 @@ def overlap(a: Array, b: Array) -> bool:
     return bool(np.shares_memory(a, b))
 
 
+def same_owner(a: Array, b: Array) -> bool:
+    """Return whether two arrays lie in the buffer of one owner."""
+    return owner_of(a) is owner_of(b)
+
+
 # ---------------------------------------------------------------------- copies
 
 

@@ -7,8 +7,7 @@ strides and derivatives; it trusts no declaration. A check that did not run says
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,10 +17,7 @@ from ..autograd.pylayer import PyLayer
 from ..dispatch.operator import Operator
 from ..dispatch.packet import OperatorPacket
 from ..dispatch.registry import get_op
-from ..dtypes import dtype_name
 from ..errors import ArgumentError, OpCheckError
-from ..tensor.storage import owner_of
-from ..tensor.tensor import Tensor
 from .calls import Call, Subject
 from .checks.agreement import ARGUMENTS, LAYOUT, PICKLE, PROVIDERS, THREADS
 from .checks.alias import ALIAS
@@ -31,113 +27,13 @@ from .checks.functional import FUNCTIONAL_CHECK
 from .checks.gradient import GRADIENT_CHECK, SECOND_GRADIENT
 from .checks.mutation import MUTATION
 from .checks.schema import SCHEMA
-from .compare import Array
-from .memory import address_of
+from .drawing import drawn, shrunk
 from .report import CheckResult, Failure, OpCheckReport
+from .reproduction import reproduction
+from .sampling import derived
 from .session import Check, Compare, Problem, Session, Trial, given_calls
 
-__all__ = ["CHECKS", "opcheck", "reproduction"]
-
-
-LITERAL_LIMIT: Final = 64
-"""Arrays up to this many elements are written out; larger ones are drawn from a seed."""
-
-
-def reproduction(call: Call, check: str) -> str:
-    """Return source that builds the arguments of a call and runs one check on it."""
-    lines = ["import numpy as np", "import oplib", "from oplib.testing import opcheck"]
-    names: dict[int, str] = {}
-    buffers: dict[int, str] = {}
-    for name, tensor in call.tensors:
-        if id(tensor) in names or not isinstance(tensor.array, np.ndarray):
-            continue
-        variable = "".join(c if c.isalnum() else "_" for c in name).strip("_")
-        names[id(tensor)] = variable
-        lines += _array_lines(variable, tensor.array, buffers)
-    args = ", ".join(_source(value, names) for value in call.args)
-    args = f"({args},)" if len(call.args) == 1 else f"({args})"
-    kwargs = ", ".join(f"{name!r}: {_source(v, names)}" for name, v in call.kwargs.items())
-    given = f"{call.subject.name!r}" if call.subject.op is not None else call.subject.name
-    lines.append(
-        f"opcheck({given}, {args}, {{{kwargs}}}, checks={check!r}, samples=0)"
-        if kwargs
-        else f"opcheck({given}, {args}, checks={check!r}, samples=0)"
-    )
-    return "\n".join(lines)
-
-
-def _source(value: Any, names: dict[int, str]) -> str:
-    if isinstance(value, Tensor):
-        return f"oplib.from_numpy({names[id(value)]})" if id(value) in names else "<fake>"
-    if isinstance(value, list):
-        return f"[{', '.join(_source(v, names) for v in value)}]"
-    if isinstance(value, tuple):
-        inner = ", ".join(_source(v, names) for v in value)
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k!r}: {_source(v, names)}' for k, v in value.items())}}}"
-    if isinstance(value, np.random.Generator):
-        return "np.random.default_rng(0)"
-    if isinstance(value, np.dtype):
-        return f"np.dtype({value.name!r})"
-    if isinstance(value, enum.Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    return _number(value)
-
-
-def _number(value: Any) -> str:
-    """Return the source of a scalar; NaN and infinities have no literal."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return f'float("{value}")'
-    return repr(value)
-
-
-def _array_lines(name: str, array: Array, buffers: dict[int, str]) -> list[str]:
-    """Return lines that build an array with its layout, in a buffer it may share."""
-    owner = owner_of(array)
-    shared = buffers.get(id(owner))
-    dense = array.flags.c_contiguous and array.base is None and array.flags.writeable
-    if shared is None and dense:
-        return [f"{name} = {_values(array)}"]
-    low, high = np.lib.array_utils.byte_bounds(owner if isinstance(owner, np.ndarray) else array)
-    lines = []
-    if shared is None:
-        shared = buffers[id(owner)] = f"{name}_buffer"
-        lines.append(f"{shared} = {_buffer_values(array, int(low), int(high))}")
-    offset = address_of(array) - int(low)
-    dtype = f"np.dtype({dtype_name(array.dtype)!r})"
-    lines.append(
-        f"{name} = np.ndarray({array.shape}, {dtype}, {shared}, {offset}, {array.strides})"
-    )
-    if not array.flags.writeable:
-        lines.append(f"{name}.flags.writeable = False")
-    return lines
-
-
-def _values(array: Array) -> str:
-    if array.size > LITERAL_LIMIT:
-        drawn = f"np.random.default_rng(0).standard_normal({array.shape})"
-        return f"{drawn}.astype({dtype_name(array.dtype)!r})"
-    text = np.array2string(array, separator=", ", threshold=10**6, floatmode="unique")
-    text = " ".join(text.split()).replace("nan", "np.nan").replace("inf", "np.inf")
-    text = text if array.size else f"np.zeros({array.shape})"
-    return f"np.array({text}, {dtype_name(array.dtype)!r})"
-
-
-def _buffer_values(array: Array, low: int, high: int) -> str:
-    """Return the owning buffer as an array of the view's dtype, if it divides evenly."""
-    item = array.itemsize
-    if (high - low) % item:
-        return f"np.zeros({high - low}, np.uint8)"
-    count = (high - low) // item
-    if count > LITERAL_LIMIT:
-        dtype = dtype_name(array.dtype)
-        return f"np.random.default_rng(0).standard_normal({count}).astype({dtype!r})"
-    owner = owner_of(array)
-    if not isinstance(owner, np.ndarray):
-        return f"np.zeros({count}, {dtype_name(array.dtype)!r})"
-    flat = owner.ravel(order="K").view(np.uint8).view(array.dtype)
-    return _values(flat)
+__all__ = ["CHECKS", "opcheck"]
 
 
 CHECKS: Final[Mapping[str, Check]] = {
@@ -243,8 +139,14 @@ def opcheck(
     own = not isinstance(samples, str | int) and samples is not None
     count = 0 if own else None if samples == "auto" else int(samples)
     if chosen:
-        session.collect(given, count, time_limit, rng)
+
+        def further(base: Call) -> Iterator[Call]:
+            yield from derived(base, rng)
+            yield from drawn(base, seed)
+
+        session.collect(given, further, count, time_limit, rng)
     causes: list[Exception] = []
+    session.derives = count != 0
     results = {check.name: _result(check, session, causes) for check in chosen}
     notes = [*dict.fromkeys([*session.notes, *_remarks(subject)])]
     total = len(session.samples)
@@ -331,6 +233,8 @@ def _reason(check: Check, session: Session) -> str:
 
 def _failed(check: Check, session: Session, trial: Trial, problems: list[Problem]) -> CheckResult:
     problems.sort(key=lambda problem: problem.call.size)
+    if session.derives:
+        problems[0] = shrunk(session, check, problems[0])
     distinct: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         distinct.setdefault((problem.where, problem.problem), problem)

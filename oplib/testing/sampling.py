@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +20,7 @@ from ..tensor.tensor import Tensor, tensor_from_array
 from .calls import Call
 from .compare import Array
 
-__all__ = ["LAYOUTS", "ONLY_FOR_READING", "derived", "invented", "redrawn"]
+__all__ = ["LAYOUTS", "ONLY_FOR_READING", "derived", "invented", "laid_out", "redrawn", "resized"]
 
 
 def _fortran(array: Array) -> Array:
@@ -206,7 +206,7 @@ def _other_sizes(call: Call, rng: np.random.Generator) -> Iterator[Call]:
     for n in sorted({n for _, t in call.tensors for n in t.shape}, reverse=True):
         for new in dict.fromkeys((n + 1, 1, 2, 0, 3, 7)):
             if new != n:
-                yield _resized(call, rng, f"sizes {n} -> {new}", _class(n, new))
+                yield resized(call, rng, f"sizes {n} -> {new}", {n: new})
     for axis in range(-1, -max((t.ndim for _, t in call.tensors), default=0) - 1, -1):
         for more in (1, 4):
             yield _resized(call, rng, f"axis {axis} longer by {more}", _longer(axis, more))
@@ -219,16 +219,17 @@ def _other_sizes(call: Call, rng: np.random.Generator) -> Iterator[Call]:
     yield _with_leading_axis(call, rng)
 
 
-def _class(old: int, new: int) -> Sizes:
-    return lambda name, axis, length: new if length == old else length
-
-
 def _longer(which: int, more: int) -> Sizes:
     return lambda name, axis, length: length + more if axis == which and length != 1 else length
 
 
 def _one_axis(who: str, which: int, new: int) -> Sizes:
     return lambda name, axis, length: new if (name, axis) == (who, which) else length
+
+
+def resized(call: Call, rng: np.random.Generator, label: str, lengths: Mapping[int, int]) -> Call:
+    """Return a call in which every axis of an old length has the new one."""
+    return _resized(call, rng, label, lambda name, axis, length: lengths.get(length, length))
 
 
 def _resized(call: Call, rng: np.random.Generator, label: str, length: Sizes) -> Call:
@@ -288,6 +289,19 @@ def _other_layouts(call: Call) -> Iterator[Call]:
             "layout",
         )
         yield _shared_buffer(call)
+
+
+def laid_out(call: Call, layouts: Sequence[str | None], label: str) -> Call:
+    """Return a call whose tensors, in order, have the named layouts."""
+    following = iter(layouts)
+
+    def change(leaf: Any) -> Any:
+        layout = next(following) if isinstance(leaf, Tensor) else None
+        if layout is None or not isinstance(leaf.array, np.ndarray):
+            return leaf
+        return tensor_from_array(LAYOUTS[layout](leaf.array))
+
+    return call.mapped(change, label)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

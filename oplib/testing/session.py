@@ -15,7 +15,7 @@ from ..errors import AliasError, ArgumentError, ReturnError
 from ..tensor.tensor import Tensor, tensor_from_array
 from .calls import Call, Outcome, Subject, has_fakes
 from .compare import Mismatch, compare_arrays, differences
-from .sampling import derived, invented, redrawn
+from .sampling import invented, redrawn
 
 __all__ = ["Check", "Compare", "Problem", "Session", "Trial", "Where"]
 
@@ -80,18 +80,24 @@ class Session:
     faults: list[Outcome] = field(default_factory=list)
     broken: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    derives: bool = True
 
     def collect(
-        self, given: Sequence[Call], count: int | None, time_limit: float, rng: np.random.Generator
+        self,
+        given: Sequence[Call],
+        further: Callable[[Call], Iterable[Call]],
+        count: int | None,
+        time_limit: float,
+        rng: np.random.Generator,
     ) -> None:
-        """Find the samples: the calls given, and up to `count` derived from the first of them."""
+        """Find the samples: the calls given, and up to `count` made from the first of them."""
         for call in given:
             self._take(call, self.refused if call.label == INVENTED else self.broken, rng)
         base = self.samples[0] if self.samples else next((f.call for f in self.faults), None)
         if base is None or has_fakes(base):
             return
         deadline = time.monotonic() + time_limit
-        for call in derived(base, rng):
+        for call in further(base):
             if count is not None and len(self.samples) - len(given) >= count:
                 return
             if time.monotonic() > deadline:

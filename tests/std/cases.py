@@ -148,6 +148,7 @@ CASES: dict[str, list[Call]] = {
         *(call("...ij,...j->...i", [CUBE, B[0]]), call("bij,bjk->b", [CUBE, CUBE.swapaxes(1, 2)])),
         *(call("i,j,k->kij", [A[0], A[1], A[2]]), call("...->...", [A]), call("ij->", [A])),
         call("...i,...i", [CUBE, normal(1, 3, 4)]),
+        *(call("ij,jk->ki", [A[:, :1], normal(4, 2)]), call("ij,jk->i", [A, normal(1, 2)])),
     ],
     "tensordot": [call(CUBE, CUBE, [0, 2], [0, 2]), call(A, B, [], []), call(A, B, [-1], [1])],
     "kron": [call(A, normal(2)), call(SQUARE, A)],

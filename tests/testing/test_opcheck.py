@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +49,38 @@ def test_a_wrong_operator_fails_the_check_named_and_passes_unrelated_ones(
     assert any(wrong.words in str(failure) for failure in report[wrong.check].failures), str(report)
     failed = {result.check for result in report if result.status == "failed"}
     assert failed <= {wrong.check, *wrong.also}, str(report)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fake_of_a_fixed_size",
+        "fake_wrong_for_no_elements",
+        "fake_that_keeps_what_squeeze_drops",
+        "gradient_that_adds_at_repeated_indices",
+    ],
+)
+def test_a_failing_call_is_shrunk_to_axes_of_two_at_most(lib: Library, name: str) -> None:
+    wrong = next(w for w in WRONG if w.name == name)
+    op, args, *kwargs = wrong.make(lib)
+    report = opcheck(op, args, *kwargs, checks=wrong.check, raise_exception=False)
+    sample = report[wrong.check].failures[0].sample
+    lengths = [int(n) for shape in re.findall(r"\[([\d, ]+)\]", sample) for n in shape.split(",")]
+    assert lengths
+    assert max(lengths) <= 2, sample
+
+
+def test_without_hypothesis_fewer_calls_are_drawn_and_faults_are_found(
+    lib: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = doubled(lib, fake=lambda x: TensorSpec((3, 4), x.dtype))
+    args = (tensor(np.ones((3, 4))),)
+    drawn = opcheck(op, args, checks="fake", raise_exception=False)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    plain = opcheck(op, args, checks="fake", raise_exception=False)
+    assert plain["fake"].status == drawn["fake"].status == "failed"
+    assert "sizes 3 -> 0" in plain["fake"].failures[0].sample
+    assert plain.samples < drawn.samples
 
 
 @pytest.mark.slow
@@ -361,6 +398,55 @@ def test_the_reproduction_fails_the_same_way(lib: Library, layout: str) -> None:
     again: Any = caught.value.report
     assert again["fake"].failures[0].problem == failure.problem
     assert again["fake"].failures[0].sample == failure.sample
+
+
+DEFINED = """
+import enum, numpy as np, oplib
+
+class Mode(enum.Enum):
+    PLAIN = 1
+
+oplib.register_opaque_type(Mode, "repeated.Mode")
+lib = oplib.Library("repeated", "FRAGMENT")
+twice = lib.define("twice(Tensor x, repeated.Mode mode) -> Tensor").op
+twice.register_kernel("cpu", lambda x, mode: x * 2)
+twice.register_fake(lambda x, mode: oplib.TensorSpec(x.shape, np.dtype("float32")))
+
+class Layer(oplib.PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3
+"""
+
+
+@pytest.mark.parametrize("name", ["twice", "Layer"])
+def test_the_reproduction_runs_in_a_fresh_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "repeated_ops.py").write_text(DEFINED, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("repeated_ops")
+    try:
+        args = (tensor(np.ones(2)), *([module.Mode.PLAIN] if name == "twice" else []))
+        check = "fake" if name == "twice" else "gradient"
+        report = opcheck(getattr(module, name), args, checks=check, raise_exception=False)
+    finally:
+        module.lib.close()
+        del sys.modules["repeated_ops"]
+    failure = report[check].failures[0]
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    again = subprocess.run(
+        [sys.executable, "-c", failure.reproduction],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert again.returncode == 1
+    assert "OpCheckError" in again.stderr, again.stderr
+    assert failure.problem in again.stderr, again.stderr
 
 
 def test_the_same_seed_gives_the_same_text(lib: Library) -> None:

@@ -356,7 +356,7 @@ def fake_that_keeps_what_squeeze_drops(lib: Library) -> Any:
     return operator(lib, "f(Tensor x) -> Tensor", kernel, fake=like("x")), (x(),)
 
 
-@wrong("fake", "wrong shape")
+@wrong("fake", "wrong shape", "layout")
 def fake_that_ignores_broadcasting(lib: Library) -> Any:
     op = operator(lib, "f(Tensor x, Tensor y) -> Tensor", lambda x, y: x + y, fake=like("x"))
     return op, (x(), x(Y))
@@ -474,7 +474,7 @@ def gradient_off_by_a_factor(lib: Library) -> Any:
     return product(lib, x=lambda grad, y: 1.5 * grad * oplib.conj(y)), (x(), x(Y))
 
 
-@wrong("gradient", "this looks like the JVP")
+@wrong("gradient", "this looks like the JVP", "second_gradient")
 def gradient_without_the_transpose(lib: Library) -> Any:
     op = operator(
         lib,

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...errors import AliasError
+from ...functionalize.views import ABSOLUTE
 from ...schema import FunctionSchema
 from ...tensor.tensor import Tensor
 from ..calls import Call, Outcome
 from ..compare import Array, same_bytes
-from ..memory import overlap
+from ..memory import overlap, same_owner
 from ..session import Check, Problem, Trial
 
 __all__ = ["ALIAS"]
@@ -82,11 +83,13 @@ def _is_argument(
 
 
 def _viewed(outcome: Outcome, value: Any) -> list[str]:
-    """Return the names of the arguments that a result overlaps."""
+    """Return the names of the arguments that a result overlaps, or whose storage it addresses."""
+    op = outcome.call.subject.op
+    share = same_owner if op is not None and ABSOLUTE in op.tags else overlap
     return [
         name
         for name, tensor in outcome.call.tensors
-        if any(overlap(array, tensor.array) for _, array in _arrays(value, ""))
+        if any(share(array, tensor.array) for _, array in _arrays(value, ""))
     ]
 
 
