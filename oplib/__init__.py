@@ -105,6 +105,7 @@ from .tensor.tensor import Tensor, engine
 
 if TYPE_CHECKING:
     from . import amp, array_api
+    from ._signatures import *  # noqa: F403 (generated: the built-in operators)
     from .program.capture import capture
     from .program.compile import compile
     from .program.program import Program
