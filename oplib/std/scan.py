@@ -115,8 +115,9 @@ _declare_running_extreme("min", np.minimum)
     "The n-th differences of neighbours along an axis.",
 )
 def diff(x: Tensor, n: int, dim: int) -> Tensor:
-    """Subtract neighbours n times."""
+    """Subtract neighbours n times; bools differ or not, as in NumPy."""
+    dim = normalize_dim(dim, x.ndim)
     for _ in range(n):
-        length = x.shape[normalize_dim(dim, x.ndim)]
-        x = x.narrow(dim, 1, length - 1) - x.narrow(dim, 0, length - 1)
+        later, earlier = (x[(*[slice(None)] * dim, part)] for part in (slice(1, None), slice(-1)))
+        x = later.ne(earlier) if x.dtype == "bool" else later - earlier
     return x if n > 0 else x.clone()

@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from ..meta import get_ctx
 from ..shapes import TensorSpec, normalize_dim, numel, result_type
 from ..tensor.tensor import Tensor
-from .declare import Array, composite, declare
+from .declare import Array, composite, declare, inexact_dtype
 from .indexing import index_sum
 
 __all__ = ["argsort"]
@@ -95,6 +95,8 @@ def _quantile(x: Tensor, q: float, dim: int | None, keepdim: bool, name: str) ->
     low = int(place)
     values, _ = sort(flat, axis, False)
     around = values.narrow(axis, low, min(2, count - low))
+    if x.dtype.kind in "biu":  # a sum of two may not fit
+        around = around.cast(inexact_dtype(x.dtype))
     share = place - low
     left = around.narrow(axis, 0, 1)
     right = around.narrow(axis, int(around.shape[axis]) - 1, 1)

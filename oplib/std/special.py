@@ -2,7 +2,7 @@
 
 Sources of the derivatives: NIST Digital Library of Mathematical Functions, chapters 5, 7 and 10.
 
-Imports floors 0 to 4, `declare.py`.
+Imports floors 0 to 4, `declare.py`, `complex.py`, `elementwise.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..errors import DispatchError
 from ..prims import mask
 from ..shapes import TensorSpec, like_spec
 from ..tensor.tensor import Tensor
+from .complex import complex_
 from .declare import Array, Rule, composite, declare, declare_binary, inexact, inexact_dtype
 from .elementwise import where, zeros
 
@@ -178,7 +179,9 @@ def sinc(x: Tensor) -> Tensor:
     "pointwise",
 )
 def nan_to_num(x: Tensor, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
-    """Choose."""
+    """Choose, of complex numbers in both parts."""
+    if x.dtype.kind == "c":
+        return complex_(*[nan_to_num(part, nan, posinf, neginf) for part in (x.real, x.imag)])
     if x.dtype.kind not in "fV":
         return x.clone()
     limits = np.finfo(x.dtype)
