@@ -59,7 +59,7 @@ polar.register_vjp(
 
 angle = declare(
     "angle(Tensor x) -> Tensor",
-    "The argument of every element: 0 or π for a real one.",
+    "`numpy.angle` of every element: 0 or π for a real one.",
     "pointwise",
     "flexible_layout",
 )

@@ -23,7 +23,7 @@ __all__ = ["cumsum"]
 def _declare_scan(name: str, what: str, kernel: Callable[..., Any]) -> Operator[..., Any]:
     op = declare(
         f"{name}(Tensor x, int dim, *, ScalarType? dtype=None) -> Tensor",
-        f"Running {what} along an axis; integers in 64 bits.",
+        f"Running {what} along an axis (`numpy.{name}`); integers in 64 bits.",
         "flexible_layout",
     )
     op.register_kernel(
@@ -112,7 +112,7 @@ _declare_running_extreme("min", np.minimum)
 
 @composite(
     "diff(Tensor x, int n=1, int dim=-1) -> Tensor",
-    "The n-th differences of neighbours along an axis.",
+    "The n-th differences of neighbours along an axis (`numpy.diff`).",
 )
 def diff(x: Tensor, n: int, dim: int) -> Tensor:
     """Subtract neighbours n times; bools differ or not, as in NumPy."""

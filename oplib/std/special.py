@@ -130,7 +130,7 @@ erf: Final = _made["erf"]
 
 polygamma = declare(
     "polygamma(int n, Tensor x) -> Tensor",
-    "The n-th derivative of `digamma`.",
+    "The n-th derivative of `digamma` at every element (`scipy.special.polygamma`).",
     "pointwise",
 )
 
@@ -175,7 +175,7 @@ def sinc(x: Tensor) -> Tensor:
 
 @composite(
     "nan_to_num(Tensor x, float nan=0.0, float? posinf=None, float? neginf=None) -> Tensor",
-    "NaN and infinities replaced, these by the largest finite numbers (`numpy.nan_to_num`).",
+    "Elements NaN and infinite replaced, these by the largest finite numbers (`numpy.nan_to_num`).",
     "pointwise",
 )
 def nan_to_num(x: Tensor, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
