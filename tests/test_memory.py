@@ -104,9 +104,17 @@ SWITCHES: dict[str, Switch] = {
     "strangers stay constants": _replaced(family, "_estrange", lambda *args: None),
     "a write reads what it has written": _element_by_element,
     "an augmented item is stored twice": _replaced(indexing, "_is_same_view", lambda a, b: False),
+    "positions are written in reverse": _replaced(
+        indexing,
+        "index_put_",
+        lambda view, indices, value: put(
+            view, [i if i is None else i[::-1] for i in indices], value
+        ),
+    ),
     "handles of one array do not know of each other": _new_storage,
     "repeated addresses are written": _replaced(writes, "self_overlap", lambda geometry: False),
 }
+put = indexing.index_put_
 inside, into_root = family._Split.inside, family._Split.into_root
 
 

@@ -17,7 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .. import _state
+from .._text import short_repr
 from ..dtypes import Device
 from ..errors import ArgumentError
 from ..schema import Argument, BasicType, FunctionSchema, ListType, OptionalType, TensorType
@@ -80,10 +83,9 @@ def _bind_call(op: AnyOperator) -> Callable[..., Any]:
 def _out_lines(
     op: AnyOperator, positional: Sequence[str], keyword_only: Sequence[tuple[str, str]]
 ) -> Lines:
-    """Return the line that takes ``out=``, which every functional operator with one tensor has."""
-    returns = op.schema.returns
-    one = len(returns) == 1 and isinstance(returns[0].type, TensorType)
-    if not (one and op.schema.is_functional) or "out" in op.schema.names:
+    """Return the line that takes ``out=``, which every functional operator on tensors has."""
+    tensors = [isinstance(each.type, TensorType) for each in op.schema.returns]
+    if not (tensors and all(tensors) and op.schema.is_functional) or "out" in op.schema.names:
         return []
     keywords = "".join(f"{name!r}: {local}, " for name, local in keyword_only)
     places = f"[{', '.join([*positional, '*_op_extra'])}], {{{keywords}**_op_given}}"
@@ -96,9 +98,48 @@ def _storing(op: AnyOperator) -> Callable[..., Any]:
     def stored(args: list[Any], kwargs: dict[str, Any]) -> Any:
         out = kwargs.pop("out")
         result = op(*args, **{k: value for k, value in kwargs.items() if value is not MISSING})
-        return result if out is None else hooks.lookup("std::copy_")(out, result)
+        if out is None:
+            return result
+        copy_ = hooks.lookup("std::copy_")
+        if len(op.schema.returns) == 1:
+            return copy_(out, result)
+        _check_outs(op, out, result)
+        pairs = zip(out, result, strict=True)
+        return tuple([made if into is None else copy_(into, made) for into, made in pairs])
 
     return stored
+
+
+def _check_outs(op: AnyOperator, outs: Any, results: tuple[Any, ...]) -> None:
+    """Raise unless every result can be stored, so that either all of them are or none is."""
+    names = [each.name or f"result {i}" for i, each in enumerate(op.schema.returns)]
+    if not isinstance(outs, list | tuple) or len(outs) != len(results):
+        raise ArgumentError(
+            f"{op.qualname}: out= takes a tuple of {len(results)}, a tensor or None for each of "
+            f"{', '.join(names)}; got {short_repr(outs)}"
+        )
+    seen: list[Any] = []
+    for name, into, made in zip(names, outs, results, strict=True):
+        if into is None:
+            continue
+        problem = ""
+        if type(into) is not type(made):
+            problem = "is no tensor"
+        elif into.shape != made.shape:
+            problem = f"has shape {list(into.shape)}, the result {list(made.shape)}"
+        elif not np.can_cast(made.dtype, into.dtype, "same_kind"):
+            problem = f"has dtype {into.dtype}, the result {made.dtype}"
+        elif into.requires_grad and into.is_leaf:
+            problem = "is a leaf that requires grad"
+        elif not getattr(getattr(into.array, "flags", None), "writeable", True):
+            problem = "is read-only"
+        elif any(into._storage is other for other in seen):
+            problem = "shares memory with the tensor of another result"
+        if problem:
+            raise ArgumentError(
+                f"{op.qualname}: nothing was stored, the tensor for {name} {problem}"
+            )
+        seen.append(into._storage)
 
 
 def _bind_positional(op: AnyOperator) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ArgumentError
 from ..shapes import TensorSpec, broadcast_spec, like_spec, result_type
 from ..tensor import view_rules
 from ..tensor.tensor import Tensor
@@ -21,6 +22,8 @@ __all__ = ["complex_", "imag", "polar"]
 
 
 def _complex_spec(real: Any, imag: Any) -> TensorSpec:
+    if np.dtype(result_type(real, imag)).kind == "c":
+        raise ArgumentError("std::complex and std::polar make complex numbers of real ones")
     return broadcast_spec(real, imag, dtype=result_type(real, imag, 0j))
 
 
@@ -50,7 +53,16 @@ polar = declare(
     "pointwise",
     "flexible_layout",
 )
-polar.register_kernel("cpu", lambda abs, angle: abs * np.exp(np.multiply(angle, 1j)))
+
+
+@polar.register_kernel("cpu")
+def _polar(abs: Any, angle: Any) -> Array:
+    abs, angle = np.asarray(abs), np.asarray(angle)
+    result = allocate(_complex_spec(abs, angle))
+    np.exp(np.multiply(angle, 1j, out=result), out=result)
+    return np.multiply(abs, result, out=result)
+
+
 polar.register_fake(_complex_spec)
 polar.register_vjp(
     abs=lambda grad, angle: (grad * (angle * -1j).exp()).real,

@@ -345,10 +345,26 @@ def _eigh_grad(
     middle: Any = 0
     if grad_eigenvectors is not None:
         turned = matmul(adjoint(eigenvectors), grad_eigenvectors)
+        if eigenvectors.dtype.kind == "c":
+            _refuse_phases(turned)
         middle = turned * _inverse_gaps(eigenvalues)
     if grad_eigenvalues is not None:
         middle = middle + _diagonal(grad_eigenvalues)
     return _hermitian(matmul(matmul(eigenvectors, middle), adjoint(eigenvectors)))
+
+
+def _refuse_phases(turned: Tensor) -> None:
+    """Raise if ``Vᴴ gᵥ`` says that turning the phase of an eigenvector changes the result.
+
+    The phases are LAPACK's choice, so such a gradient has no meaning.
+    """
+    size = turned.abs()
+    eps = np.finfo(size.dtype).eps
+    if bool(((turned * _identity(size, size.shape[-1])).imag.abs() > 1e4 * eps * size.max()).any()):
+        raise AutogradError(
+            "std::eigh: the result depends on the phases of complex eigenvectors, which nothing "
+            "determines, so its gradient has no meaning; use v @ vᴴ, abs(v), or eigenvalues only"
+        )
 
 
 def _identity(like: Tensor, n: Any) -> Tensor:

@@ -56,6 +56,11 @@ def _relu(x: Any) -> Array:
     return np.maximum(x, 0)
 
 
+def _real(grad: Tensor) -> Tensor:
+    """Return the real part: where `abs_` stores a real result among complex numbers."""
+    return grad.real if grad.dtype.kind == "c" else grad
+
+
 def _sign_grad(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
     """Differentiate z / |z|: ``(g - s² conj(g)) / 2|z|``, zero at 0; a real sign is constant."""
     if x.dtype.kind != "c":
@@ -68,7 +73,7 @@ def _sign_grad(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
 UNARY: Final[dict[str, tuple[Callable[..., Any], Rule]]] = {
     # f               NumPy's f      gradient of x
     "neg": (np.negative, lambda grad: -grad),
-    "abs": (np.absolute, lambda grad, x: grad * x.sign()),
+    "abs": (np.absolute, lambda grad, x: _real(grad) * x.sign()),
     "square": (np.square, derivative(lambda x: 2 * x)),
     "reciprocal": (np.reciprocal, lambda grad, out: -grad * (out * out).conj()),
     "sqrt": (np.sqrt, lambda grad, out: grad / (2 * out).conj()),

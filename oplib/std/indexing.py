@@ -324,11 +324,19 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
     if isinstance(value, list | tuple):
         value = np.asarray(value)
     if indices is not None:
-        index_put_(view, indices, value)
+        index_put_(view, indices, _without_leading_ones(value, 0))
     elif not (isinstance(value, Tensor) and _is_same_view(view, value)):
-        if not view.shape and isinstance(value, Tensor | np.ndarray) and value.size == 1:
-            value = value.reshape(())  # an item takes one number in any shape, as in NumPy
-        copy_(view, value)
+        copy_(view, _without_leading_ones(value, view.ndim))
+
+
+def _without_leading_ones(value: Any, ndim: int) -> Any:
+    """Return a value without leading axes of one element, above `ndim`; NumPy ignores them."""
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim <= ndim:
+        return value
+    ones = 0
+    while ones < value.ndim - ndim and value.shape[ones] == 1:
+        ones += 1
+    return value.reshape(value.shape[ones:]) if ones else value
 
 
 _view: Final = basic_index.bind()

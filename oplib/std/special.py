@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..dispatch.gradient_rule import derivative
 from ..dispatch.operator import Operator
-from ..errors import DispatchError
+from ..errors import AutogradError, DispatchError
 from ..prims import mask
 from ..shapes import TensorSpec, like_spec
 from ..tensor.tensor import Tensor
@@ -88,26 +89,31 @@ def _scipy(name: str) -> Any:
 
 
 def _trigamma(x: Tensor) -> Tensor:
+    if x.dtype.kind == "c":
+        raise AutogradError(
+            "std::digamma: no gradient for complex x, because SciPy computes polygamma of real "
+            "numbers only"
+        )
     return polygamma(1, x)
 
 
 _SQRT_PI: Final = math.sqrt(math.pi)
 
-UNARY: Final[dict[str, Callable[..., Any] | None]] = {
-    # f in scipy.special -> gradient of x
-    "erf": lambda grad, x: grad * (-x * x).exp() * (2 / _SQRT_PI),
-    "erfc": lambda grad, x: grad * (-x * x).exp() * (-2 / _SQRT_PI),
-    "erfinv": lambda grad, out: grad * (out * out).exp() * (_SQRT_PI / 2),
-    "gammaln": lambda grad, x: grad * _made["digamma"](x),
-    "digamma": lambda grad, x: grad * _trigamma(x),
-    "ndtr": lambda grad, x: grad * (x * x * -0.5).exp() / math.sqrt(2 * math.pi),
-    "i0": lambda grad, x: grad * _made["i1"](x),
-    "i1": lambda grad, x, out: grad * (_made["i0"](x) - out / x),
+UNARY: Final[dict[str, Callable[..., Any]]] = {
+    # f in scipy.special -> derivative
+    "erf": lambda x: (-x * x).exp() * (2 / _SQRT_PI),
+    "erfc": lambda x: (-x * x).exp() * (-2 / _SQRT_PI),
+    "erfinv": lambda out: (out * out).exp() * (_SQRT_PI / 2),
+    "gammaln": lambda x: _made["digamma"](x),
+    "digamma": lambda x: _trigamma(x),
+    "ndtr": lambda x: (x * x * -0.5).exp() / math.sqrt(2 * math.pi),
+    "i0": lambda x: _made["i1"](x),
+    "i1": lambda x, out: _made["i0"](x) - out / x,
 }
-"""Functions of one real tensor that SciPy computes."""
+"""Functions of one tensor that SciPy computes; erf, erfc, ndtr and digamma also of complex ones."""
 
 
-def _declare_scipy(name: str, rule: Callable[..., Any] | None) -> Operator[..., Any]:
+def _declare_scipy(name: str, slope: Callable[..., Any]) -> Operator[..., Any]:
     op = declare(
         f"{name}(Tensor x) -> Tensor",
         f"`scipy.special.{name}` of every element.",
@@ -121,11 +127,11 @@ def _declare_scipy(name: str, rule: Callable[..., Any] | None) -> Operator[..., 
         return np.asarray(_scipy(name)(x), x.dtype)
 
     op.register_fake(lambda x: like_spec(x, inexact_dtype(x.dtype)))
-    op.register_vjp(x=rule)
+    op.register_vjp(x=derivative(slope))
     return op
 
 
-_made.update({name: _declare_scipy(name, rule) for name, rule in UNARY.items()})
+_made.update({name: _declare_scipy(name, slope) for name, slope in UNARY.items()})
 erf: Final = _made["erf"]
 
 polygamma = declare(

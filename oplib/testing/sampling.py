@@ -337,6 +337,7 @@ def _other_dtypes(call: Call) -> Iterator[Call]:
                 return leaf
             array = leaf.array.real if dtype.kind != "c" else leaf.array
             if dtype.kind in "iu":
+                array = np.nan_to_num(array)
                 array = np.abs(np.round(array * 3)) if dtype.kind == "u" else np.round(array * 3)
             return tensor_from_array(np.asarray(array).astype(dtype))
 

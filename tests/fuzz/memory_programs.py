@@ -342,7 +342,8 @@ class MemoryProgram:
 
     def _item(self, x: Tensor, h: Handle) -> str:
         """Assign to an item, or change it by an augmented assignment."""
-        key = self._key(h.shape)
+        scattered = bool(h.shape) and not h.repeats and self.pick.random() < 0.3
+        key = self._positions(h.shape) if scattered else self._key(h.shape)
         try:
             shape = h.at[_expanded(key)].shape[:-1]
         except IndexError:
@@ -354,7 +355,7 @@ class MemoryProgram:
 
         def theirs() -> None:
             item = self.model.view(h, _at(key))
-            noted = self.model.recording or not h.family.tracked
+            noted = (self.model.recording or not h.family.tracked) and not scattered
             if not (name == "copy" and noted and item.is_same(y)):
                 self.model.write(item, name, y)
 
@@ -365,6 +366,14 @@ class MemoryProgram:
                 x[key] += t
 
         return self._written(f"x[{key}] {name}", ours, theirs)
+
+    def _positions(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return a key of distinct positions along an axis, as numbers or as a mask."""
+        length = shape[0]
+        if self.pick.random() < 0.5:
+            return (np.array([self.pick.random() < 0.6 for _ in range(length)]), ...)
+        chosen = self.pick.sample(range(length), self.pick.randint(0, length))
+        return (np.array([self.pick.choice([n, n - length]) for n in chosen], int), ...)
 
     def _special(self) -> str:
         """Call a custom operator that writes: one tensor, two, or a list."""
@@ -457,7 +466,9 @@ def _fits(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 def _expanded(key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a key that leaves the axis of components alone."""
-    return (*key, slice(None)) if Ellipsis in key else (*key, ..., slice(None))
+    return (
+        (*key, slice(None)) if any(part is Ellipsis for part in key) else (*key, ..., slice(None))
+    )
 
 
 def _at(key: tuple[Any, ...]) -> Callable[[Array], Array]:

@@ -359,33 +359,6 @@ UNINITIALISED = (
 DYNAMIC = ("unique", "unique_all", "nonzero", "masked_select")
 """Operators whose results have sizes that depend on data."""
 
-COMPLEX = (
-    *("neg", "abs", "square", "reciprocal", "exp", "expm1", "sin", "cos", "tan", "sinh", "cosh"),
-    *("tanh", "asinh", "acosh", "atan", "sigmoid", "sign", "sqrt", "rsqrt", "log", "log2", "log10"),
-    *("log1p", "asin", "acos", "atanh", "sub", "mul", "div", "pow", "where", "sum", "mean", "prod"),
-    *(
-        "var",
-        "std",
-        "norm",
-        "logsumexp",
-        "cumsum",
-        "softmax",
-        "log_softmax",
-        "matmul",
-        "dot",
-        "outer",
-    ),
-    *("transpose", "reshape", "diagonal", "unfold", "as_strided", "slice", "select", "split"),
-    *("unbind", "expand", "basic_index", "concat", "stack", "index", "index_put", "index_sum"),
-    *("exp2", "lerp", "linear", "conv1d", "conv2d", "avg_pool1d"),
-    *("fft", "ifft", "irfft", "fftn", "roll", "scatter", "scatter_add", "index_add", "tile", "pad"),
-    *("contract", "einsum", "tensordot", "kron", "cumprod", "diff"),
-    *("tril", "inv", "det", "slogdet", "trace", "solve", "solve_triangular", "pinv", "lstsq"),
-    *("cholesky", "qr", "vecdot", "cross", "matrix_power", "matmul_"),
-    *("angle", "imag", "masked_fill", "index_put_", "mul_", "div_", "exp_", "reciprocal_"),
-)
-"""Operators whose cases are also checked on complex numbers."""
-
 WRITING = (
     *(f"{name}_" for name in (*IN_PLACE, *STORED)),
     *("fill_", "zero_", "masked_fill_", "index_put_", "matmul_"),

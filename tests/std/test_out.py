@@ -63,6 +63,56 @@ def test_an_out_that_cannot_be_written_is_left_alone(x, out, error):
     assert isinstance(out, np.ndarray) or out.inplace_version == 0
 
 
+def test_out_of_several_results_is_a_tuple_with_a_tensor_or_none_for_each(x):
+    values, indices = oplib.zeros([3]), oplib.zeros([3], dtype="int64")
+    found = oplib.sort(x, descending=True, out=(values, indices))
+    assert found[0] is values
+    assert found[1] is indices
+    assert values.tolist() == [3.0, 2.0, 1.0]
+    assert indices.tolist() == [2, 1, 0]
+    assert values.inplace_version == indices.inplace_version == 1
+    kept, fresh = oplib.topk(x, 2, out=(oplib.zeros([2]), None))
+    assert kept.tolist() == [3.0, 2.0]
+    assert fresh.tolist() == [2, 1]
+
+
+def test_out_of_several_results_is_recorded(x):
+    leaf = oplib.ones([3], requires_grad=True)
+    values = oplib.zeros([3])
+    oplib.sort(leaf * x, descending=True, out=(values, None))
+    (values * oplib.tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert leaf.grad.tolist() == [100.0, 20.0, 3.0]
+
+
+READ_ONLY = np.zeros(3, "int64")
+READ_ONLY.flags.writeable = False
+FIRST = oplib.zeros([3])
+
+
+@pytest.mark.parametrize(
+    ("outs", "words"),
+    [
+        ((FIRST, oplib.zeros([2], dtype="int64")), "indices has shape"),
+        ((FIRST, oplib.zeros([3], dtype="bool")), "indices has dtype bool, the result int64"),
+        ((FIRST, 3), "indices is no tensor"),
+        ((FIRST, oplib.from_numpy(READ_ONLY)), "indices is read-only"),
+        ((oplib.zeros([3], requires_grad=True), None), "values is a leaf that requires grad"),
+        (FIRST, "takes a tuple of 2, a tensor or None for each of values, indices"),
+        ((FIRST,), "takes a tuple of 2"),
+    ],
+)
+def test_if_one_of_several_results_cannot_be_stored_none_is(x, outs, words):
+    with pytest.raises(ArgumentError, match=words):
+        oplib.sort(x, out=outs)
+    assert FIRST.inplace_version == 0
+
+
+def test_results_are_not_stored_in_one_piece_of_memory():
+    x, buffer = oplib.tensor([2, 1]), oplib.zeros([3], dtype="int64")
+    with pytest.raises(ArgumentError, match="indices shares memory"):
+        oplib.sort(x, out=(buffer[:2], buffer[1:]))
+
+
 def test_out_with_other_mistakes_names_those(x):
     with pytest.raises(ArgumentError, match="no argument 'nope'"):
         oplib.exp(x, nope=1, out=x)
