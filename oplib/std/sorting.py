@@ -108,8 +108,8 @@ def _quantile(x: Tensor, q: float, dim: int | None, keepdim: bool, name: str) ->
 
 searchsorted = declare(
     "searchsorted(Tensor sorted, Tensor values, *, bool right=False) -> Tensor",
-    "`numpy.searchsorted`: where to insert `values` into a sorted 1-d tensor, before equal elements "
-    "or after; int64.",
+    "`numpy.searchsorted`: where to insert `values` into a sorted 1-d tensor, before equal "
+    "elements or after; int64.",
 )
 
 
