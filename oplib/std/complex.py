@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..shapes import TensorSpec, broadcast_spec, like_spec, result_type
 from ..tensor import view_rules
 from ..tensor.tensor import Tensor
-from .declare import Array, allocate, declare, inexact, real_dtype
+from .declare import Array, allocate, declare
 
 __all__ = ["complex_", "imag", "polar"]
 
@@ -71,12 +71,12 @@ polar.register_vjp(
 
 angle = declare(
     "angle(Tensor x) -> Tensor",
-    "The argument of every element: 0 or π for a real one.",
+    "`numpy.angle` of every element: 0 or π for a real one.",
     "pointwise",
     "flexible_layout",
 )
-angle.register_kernel("cpu", lambda x: np.angle(inexact(x)))
-angle.register_fake(lambda x: like_spec(x, real_dtype(x.dtype)))
+angle.register_kernel("cpu", np.angle)
+angle.register_fake(lambda x: like_spec(x, np.angle(np.empty(0, x.dtype)).dtype))
 
 
 @angle.register_vjp

@@ -199,7 +199,10 @@ def tensordot(x: Tensor, y: Tensor, dims_x: list[int], dims_y: list[int]) -> Ten
     return matmul(left, right).reshape(shape)
 
 
-@composite("kron(Tensor x, Tensor y) -> Tensor", "The Kronecker product (`numpy.kron`).")
+@composite(
+    "kron(Tensor x, Tensor y) -> Tensor",
+    "The Kronecker product: axes are multiplied (`numpy.kron`).",
+)
 def kron(x: Tensor, y: Tensor) -> Tensor:
     """Multiply every element of x by all of y."""
     rank = max(x.ndim, y.ndim)

@@ -69,7 +69,7 @@ def _inv_grad(grad: Tensor, out: Tensor) -> Tensor:
     return -matmul(adjoint(out), matmul(grad, adjoint(out)))
 
 
-det = declare("det(Tensor x) -> Tensor", "The determinant of square matrices.")
+det = declare("det(Tensor x) -> Tensor", "The determinant of square matrices (`numpy.linalg.det`).")
 _lapack(det, lambda x: np.linalg.det(matrix("det", np.asarray(x))))
 det.register_fake(lambda x: TensorSpec(matrix("det", x).shape[:-2], inexact_dtype(x.dtype)))
 
@@ -82,7 +82,7 @@ def _det_grad(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
 
 slogdet = declare(
     "slogdet(Tensor x) -> (Tensor sign, Tensor logabsdet)",
-    "Sign and logarithm of the absolute value of the determinant.",
+    "Sign and ``log |det x|`` of square matrices (`numpy.linalg.slogdet`).",
 )
 _lapack(slogdet, lambda x: tuple(np.linalg.slogdet(matrix("slogdet", np.asarray(x)))))
 
@@ -106,7 +106,9 @@ def _slogdet_grad(
     return scale * adjoint(inv(x))
 
 
-@composite("trace(Tensor x) -> Tensor", "The sum of the diagonal of matrices.")
+@composite(
+    "trace(Tensor x) -> Tensor", "The sum of the diagonal of matrices (`numpy.linalg.trace`)."
+)
 def trace(x: Tensor) -> Tensor:
     """Sum the diagonal of the last two axes."""
     return matrix("trace", x, square=False).diagonal(0, -2, -1).sum(-1)
@@ -136,7 +138,7 @@ solve = declare(
 )
 solve_triangular = declare(
     "solve_triangular(Tensor a, Tensor b, *, bool upper) -> Tensor",
-    "The solution x of ``a x = b``, where only one triangle of a is read.",
+    "The solution x of ``a x = b``, as `solve`, where only one triangle of matrices a is read.",
 )
 
 
@@ -236,7 +238,7 @@ def lstsq(a: Tensor, b: Tensor) -> Tensor:
 
 cholesky = declare(
     "cholesky(Tensor x) -> Tensor",
-    "The lower triangular L with ``L Lᴴ = (x + xᴴ) / 2``, positive definite.",
+    "The lower triangular L, ``[..., n, n]``, with ``L Lᴴ = (x + xᴴ) / 2``, positive definite.",
 )
 _lapack(cholesky, lambda x: _c(np.linalg.cholesky(_hermitian_part(matrix("cholesky", x)))))
 cholesky.register_fake(lambda x: TensorSpec(matrix("cholesky", x).shape, inexact_dtype(x.dtype)))
@@ -257,8 +259,8 @@ def _lower_half(x: Tensor) -> Tensor:
 
 qr = declare(
     'qr(Tensor x, str mode="reduced") -> (Tensor q, Tensor r)',
-    "The factors: Q with orthonormal columns, upper triangular R, ``x = Q R``; with mode "
-    "``complete`` Q is square.",
+    "The factors of matrices: Q with orthonormal columns, upper triangular R, ``x = Q R``; with "
+    "mode ``complete`` Q is square.",
 )
 
 
@@ -320,7 +322,8 @@ def _imaginary_diagonal(x: Tensor) -> Any:
 
 eigh = declare(
     "eigh(Tensor x) -> (Tensor eigenvalues, Tensor eigenvectors)",
-    "Eigenvalues, ascending, and eigenvectors (columns) of the Hermitian part of matrices.",
+    "`numpy.linalg.eigh`: eigenvalues, ascending, and eigenvectors (columns) of the Hermitian part "
+    "of matrices.",
 )
 _lapack(eigh, lambda x: tuple(map(_c, np.linalg.eigh(_hermitian_part(matrix("eigh", x))))))
 
@@ -382,7 +385,8 @@ def _inverse_gaps(values: Tensor) -> Tensor:
 
 svd = declare(
     "svd(Tensor x, bool full=False) -> (Tensor u, Tensor s, Tensor vh)",
-    "The factors: ``x = U diag(S) Vh``, singular values descending; U and Vh are square if `full`.",
+    "The factors of matrices: ``x = U diag(S) Vh``, singular values descending; U and Vh are "
+    "square if `full`.",
 )
 
 

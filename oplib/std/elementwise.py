@@ -117,8 +117,15 @@ _COMPUTED_IN: Final[dict[str, Callable[[Any], TensorSpec]]] = {
 """Fake rules of the kernels that are no ufuncs."""
 
 
+_FORMULAS: Final = {
+    "sigmoid": "``1 / (1 + exp(-x))``",
+    "rsqrt": "``1 / sqrt(x)``",
+    "relu": "``max(x, 0)``",
+}
+
+
 def _declare_unary(name: str, kernel: Callable[..., Any], rule: Rule) -> None:
-    what = f"`numpy.{kernel.__name__}`" if isinstance(kernel, np.ufunc) else f"{name}(x)"
+    what = f"`numpy.{kernel.__name__}`" if isinstance(kernel, np.ufunc) else _FORMULAS[name]
     op = declare(
         f"{name}(Tensor x) -> Tensor", f"{what} of every element.", "pointwise", "flexible_layout"
     )
@@ -135,7 +142,7 @@ for _name, (_kernel, _rule) in UNARY.items():
 
 round_ = declare(
     "round(Tensor x, int decimals=0) -> Tensor",
-    "Round half to even, to a number of decimals.",
+    "Every element to a number of decimals, half to even (`numpy.round`).",
     "pointwise",
 )
 round_.register_kernel("cpu", np.round)
@@ -202,7 +209,7 @@ for _name, (_ufunc, _x_rule, _y_rule) in BINARY.items():
 
 where = declare(
     "where(Tensor condition, Tensor x, Tensor y) -> Tensor",
-    "`x` where `condition` is true, else `y`; all three broadcast.",
+    "`numpy.where`: `x` where `condition` is true, else `y`; all three broadcast.",
     "pointwise",
     "flexible_layout",
 )
@@ -218,7 +225,7 @@ where.register_vjp(
 
 clamp = declare(
     "clamp(Tensor x, Scalar? min=None, Scalar? max=None) -> Tensor",
-    "Limit every element to the interval from `min` to `max`; either may be left out.",
+    "`numpy.clip`: every element limited to `min` and `max`; either may be left out.",
     "pointwise",
     "flexible_layout",
 )
@@ -250,7 +257,7 @@ def _clamp_grad(grad: Tensor, x: Tensor, min: Any, max: Any) -> Tensor:
 
 @composite(
     "masked_fill(Tensor x, Tensor mask, Tensor value) -> Tensor",
-    "`x` with `value` where `mask` is true, in the dtype of `x`.",
+    "`x` with `value` where `mask` is true, in the shape and dtype of `x`; all broadcast.",
     "pointwise",
 )
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:

@@ -259,7 +259,8 @@ def roll(x: Tensor, shifts: list[int], dim: list[int] | None) -> Tensor:
 
 
 @composite(
-    "fftshift(Tensor x, int[1]? dim=None) -> Tensor", "Zero frequency to the middle of the axes."
+    "fftshift(Tensor x, int[1]? dim=None) -> Tensor",
+    "Zero frequency to the middle of the axes (`numpy.fft.fftshift`).",
 )
 def fftshift(x: Tensor, dim: list[int] | None) -> Tensor:
     """Roll by half of each length."""
@@ -267,7 +268,10 @@ def fftshift(x: Tensor, dim: list[int] | None) -> Tensor:
     return roll(x, [x.shape[axis] // 2 for axis in dims], dims)
 
 
-@composite("ifftshift(Tensor x, int[1]? dim=None) -> Tensor", "The inverse of `fftshift`.")
+@composite(
+    "ifftshift(Tensor x, int[1]? dim=None) -> Tensor",
+    "The inverse of `fftshift` along axes (`numpy.fft.ifftshift`).",
+)
 def ifftshift(x: Tensor, dim: list[int] | None) -> Tensor:
     """Roll back by half of each length."""
     dims = _axes(x, None, dim)

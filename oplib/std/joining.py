@@ -56,7 +56,7 @@ def _stacked(parts: Sequence[Any], dim: int) -> TensorSpec:
 
 concat = declare(
     "concat(Tensor[] xs, int dim=0) -> Tensor",
-    "Join tensors along an axis; dtypes promote, all other axes agree.",
+    "`numpy.concatenate`: tensors joined along an axis; dtypes promote, all other axes agree.",
 )
 
 
@@ -79,7 +79,7 @@ def _concat_grad(grad: Tensor, xs_spec: list[TensorSpec], dim: int) -> list[Tens
 
 stack = declare(
     "stack(Tensor[] xs, int dim=0) -> Tensor",
-    "Join tensors of one shape along a new axis, which stands at `dim` of the result.",
+    "`numpy.stack`: tensors of one shape along a new axis, which stands at `dim` of the result.",
 )
 
 

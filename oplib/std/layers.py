@@ -34,7 +34,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @composite(
-    "embedding(Tensor weight, Tensor index) -> Tensor", "Rows of `weight` at integer positions."
+    "embedding(Tensor weight, Tensor index) -> Tensor",
+    "Rows of `weight` ``[n, d]`` at integer positions: ``[..., d]``.",
 )
 def embedding(weight: Tensor, index: Tensor) -> Tensor:
     """Index the first axis."""

@@ -122,7 +122,7 @@ def vecdot(x: Tensor, y: Tensor, dim: int) -> Tensor:
 
 @composite(
     "cross(Tensor x, Tensor y, int dim=-1) -> Tensor",
-    "The cross product of 3-vectors along an axis; the other axes broadcast.",
+    "`numpy.cross` of 3-vectors along an axis; the other axes broadcast.",
 )
 def cross(x: Tensor, y: Tensor, dim: int) -> Tensor:
     """Take ``x[i+1] y[i+2] - x[i+2] y[i+1]``, positions modulo 3."""

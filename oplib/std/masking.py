@@ -24,7 +24,7 @@ def _below(x: Tensor, diagonal: int, name: str) -> Tensor:
 
 @composite(
     "tril(Tensor x, int diagonal=0) -> Tensor",
-    "The lower triangle of matrices, up to a diagonal; zero above.",
+    "`numpy.tril`: the lower triangle of matrices, up to a diagonal; zero above.",
 )
 def tril(x: Tensor, diagonal: int) -> Tensor:
     """Keep what lies on and below a diagonal."""
@@ -33,7 +33,7 @@ def tril(x: Tensor, diagonal: int) -> Tensor:
 
 @composite(
     "triu(Tensor x, int diagonal=0) -> Tensor",
-    "The upper triangle of matrices, from a diagonal; zero below.",
+    "`numpy.triu`: the upper triangle of matrices, from a diagonal; zero below.",
 )
 def triu(x: Tensor, diagonal: int) -> Tensor:
     """Keep what lies on and above a diagonal."""

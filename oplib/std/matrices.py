@@ -46,7 +46,7 @@ def matrix_norm(x: Tensor, ord: str, keepdim: bool) -> Tensor:
 
 @composite(
     "matrix_power(Tensor x, int n) -> Tensor",
-    "``x @ x @ ...``, n times; the identity for 0, powers of the inverse below.",
+    "``x @ x @ ...`` of square matrices, n times; the identity for 0, powers of the inverse below.",
 )
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """Square, and multiply where the exponent has a bit."""
@@ -67,7 +67,7 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
 @composite(
     "matrix_rank(Tensor x, float? rtol=None) -> Tensor",
-    "How many singular values exceed ``rtol`` times the largest; int64.",
+    "How many singular values of matrices exceed ``rtol`` times the largest; int64.",
 )
 def matrix_rank(x: Tensor, rtol: float | None) -> Tensor:
     """Count; rtol is by default the longer side times the precision, as in NumPy."""

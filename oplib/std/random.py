@@ -51,26 +51,30 @@ def _declare(
 
 
 rand = _declare(
-    "rand", "SymInt[] size", "Uniform on [0, 1).", float, lambda rng, size: rng.random(size)
+    "rand",
+    "SymInt[] size",
+    "Elements uniform on [0, 1) (`numpy.random.Generator.random`).",
+    float,
+    lambda rng, size: rng.random(size),
 )
 _declare(
     "randn",
     "SymInt[] size",
-    "Normal with mean 0 and variance 1.",
+    "Elements normal with mean 0 and variance 1 (`numpy.random.Generator.standard_normal`).",
     float,
     lambda rng, size: rng.standard_normal(size),
 )
 _declare(
     "randint",
     "int low, int high, SymInt[] size",
-    "Integers from low up to, not including, high.",
+    "Elements from low up to, not including, high (`numpy.random.Generator.integers`).",
     int,
     lambda rng, low, high, size: rng.integers(low, high, size),
 )
 _declare(
     "randperm",
     "SymInt n",
-    "The integers below n in random order.",
+    "The integers below n in random order; 1-d (`numpy.random.Generator.permutation`).",
     int,
     lambda rng, n: rng.permutation(n),
 )

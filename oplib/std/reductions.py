@@ -90,7 +90,7 @@ def _declare_sum(
 
 
 sum_ = _declare_sum(
-    "sum", np.add.reduce, "Sum over `dim`; integers are summed in 64 bits.", sum_dtype
+    "sum", np.add.reduce, "`numpy.sum` over axes `dim`; integers are summed in 64 bits.", sum_dtype
 )
 
 
@@ -109,7 +109,7 @@ def _mean(x: Any, axis: Any, keepdims: bool, dtype: Any) -> Any:
 
 _PLAIN_MEAN: Final = frozenset(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
 
-mean = _declare_sum("mean", _mean, "Arithmetic mean over `dim`.", inexact_dtype)
+mean = _declare_sum("mean", _mean, "`numpy.mean` over axes `dim`.", inexact_dtype)
 
 
 @mean.register_vjp
@@ -119,7 +119,7 @@ def _mean_grad(grad: Tensor, x_spec: Any, dim: Any, keepdim: bool) -> Tensor:
 
 
 prod = _declare_sum(
-    "prod", np.multiply.reduce, "Product over `dim`; integers in 64 bits.", sum_dtype
+    "prod", np.multiply.reduce, "`numpy.prod` over axes `dim`; integers in 64 bits.", sum_dtype
 )
 
 
@@ -157,7 +157,7 @@ def _others(x: Tensor) -> Tensor:
 def _declare_extreme(name: str, kernel: Callable[..., Any]) -> None:
     op = declare(
         f"{name}(Tensor x, int[1]? dim=None, bool keepdim=False) -> Tensor",
-        f"The {name}imum over `dim`; elements equal to it share its gradient.",
+        f"`numpy.{name}` over axes `dim`; elements equal to it share its gradient.",
         "reduction",
         "flexible_layout",
     )
@@ -224,7 +224,7 @@ _declare_index_of_extreme("argmin", np.argmin)
 def _declare_truth(name: str, kernel: Callable[..., Any]) -> None:
     op = declare(
         f"{name}(Tensor x, int[1]? dim=None, bool keepdim=False) -> Tensor",
-        f"Whether {name} elements over `dim` are true.",
+        f"`numpy.{name}`: whether {name} elements over axes `dim` are true.",
         "reduction",
         "flexible_layout",
     )
@@ -252,7 +252,7 @@ def _guarded(divisor: Tensor) -> Tensor:
 def _declare_moment(name: str, kernel: Callable[..., Any], rule: Rule, doc: str) -> None:
     op = declare(
         f"{name}(Tensor x, int[1]? dim=None, float correction=1, bool keepdim=False) -> Tensor",
-        f"{doc} over `dim`: squares are divided by their number minus `correction`.",
+        f"{doc} over axes `dim`: squares are divided by their number minus `correction`.",
         "reduction",
         "flexible_layout",
     )
@@ -284,12 +284,13 @@ def _std_grad(
     return scale * _deviation(x, dim, correction)
 
 
-_declare_moment("var", np.var, _var_grad, "Variance")
-_declare_moment("std", np.std, _std_grad, "Standard deviation")
+_declare_moment("var", np.var, _var_grad, "`numpy.var`")
+_declare_moment("std", np.std, _std_grad, "`numpy.std`")
 
 norm = declare(
     "norm(Tensor x, float ord=2.0, int[1]? dim=None, bool keepdim=False) -> Tensor",
-    "Vector norm ``(sum |x|^ord)^(1/ord)``; ``inf`` and ``-inf`` are extremes, 0 counts non-zeros.",
+    "Norm over axes `dim`: ``(sum |x|^ord)^(1/ord)``; ``inf`` and ``-inf`` are extremes, 0 counts "
+    "non-zeros.",
     "reduction",
     "flexible_layout",
 )
@@ -334,7 +335,7 @@ def _norm_grad(grad: Tensor, x: Tensor, out: Tensor, ord: float, dim: Any, keepd
 
 logsumexp = declare(
     "logsumexp(Tensor x, int[1]? dim=None, bool keepdim=False) -> Tensor",
-    "``log(sum(exp(x)))`` over `dim`, without overflow.",
+    "``log(sum(exp(x)))`` over axes `dim`, without overflow.",
     "reduction",
     "flexible_layout",
 )

@@ -23,7 +23,7 @@ __all__ = ["cumsum"]
 def _declare_scan(name: str, what: str, kernel: Callable[..., Any]) -> Operator[..., Any]:
     op = declare(
         f"{name}(Tensor x, int dim, *, ScalarType? dtype=None) -> Tensor",
-        f"Running {what} along an axis; integers in 64 bits.",
+        f"Running {what} along an axis (`numpy.{name}`); integers in 64 bits.",
         "flexible_layout",
     )
     op.register_kernel(
@@ -112,11 +112,12 @@ _declare_running_extreme("min", np.minimum)
 
 @composite(
     "diff(Tensor x, int n=1, int dim=-1) -> Tensor",
-    "The n-th differences of neighbours along an axis.",
+    "The n-th differences of neighbours along an axis (`numpy.diff`).",
 )
 def diff(x: Tensor, n: int, dim: int) -> Tensor:
-    """Subtract neighbours n times."""
+    """Subtract neighbours n times; bools differ or not, as in NumPy."""
+    dim = normalize_dim(dim, x.ndim)
     for _ in range(n):
-        length = x.shape[normalize_dim(dim, x.ndim)]
-        x = x.narrow(dim, 1, length - 1) - x.narrow(dim, 0, length - 1)
+        later, earlier = (x[(*[slice(None)] * dim, part)] for part in (slice(1, None), slice(-1)))
+        x = later.ne(earlier) if x.dtype == "bool" else later - earlier
     return x if n > 0 else x.clone()

@@ -15,14 +15,14 @@ from ..errors import ArgumentError
 from ..meta import get_ctx
 from ..shapes import TensorSpec, normalize_dim, numel, result_type
 from ..tensor.tensor import Tensor
-from .declare import Array, composite, declare
+from .declare import Array, composite, declare, inexact_dtype
 from .indexing import index_sum
 
 __all__ = ["argsort"]
 
 argsort = declare(
     "argsort(Tensor x, int dim=-1, bool descending=False) -> Tensor",
-    "The positions that sort along an axis, stably; int64.",
+    "`numpy.argsort`: the positions that sort along an axis, stably; int64.",
 )
 
 
@@ -95,6 +95,8 @@ def _quantile(x: Tensor, q: float, dim: int | None, keepdim: bool, name: str) ->
     low = int(place)
     values, _ = sort(flat, axis, False)
     around = values.narrow(axis, low, min(2, count - low))
+    if x.dtype.kind in "biu":  # a sum of two may not fit
+        around = around.cast(inexact_dtype(x.dtype))
     share = place - low
     left = around.narrow(axis, 0, 1)
     right = around.narrow(axis, int(around.shape[axis]) - 1, 1)
@@ -106,7 +108,8 @@ def _quantile(x: Tensor, q: float, dim: int | None, keepdim: bool, name: str) ->
 
 searchsorted = declare(
     "searchsorted(Tensor sorted, Tensor values, *, bool right=False) -> Tensor",
-    "Where to insert `values` into a sorted 1-d tensor: before equal elements, or after; int64.",
+    "`numpy.searchsorted`: where to insert `values` into a sorted 1-d tensor, before equal "
+    "elements or after; int64.",
 )
 
 
@@ -133,7 +136,7 @@ def _one_axis(x: Any) -> None:
 
 isin = declare(
     "isin(Tensor x, Tensor values, *, bool invert=False) -> Tensor",
-    "Whether each element is among `values`, or with `invert` is not.",
+    "`numpy.isin`: whether each element is among `values`, or with `invert` is not.",
 )
 isin.register_kernel(
     "cpu", lambda x, values, *, invert: np.asarray(np.isin(x, values, invert=invert), order="C")
@@ -141,7 +144,9 @@ isin.register_kernel(
 isin.register_fake(lambda x, values, *, invert: TensorSpec(x.shape, np.bool_))
 isin.register_vjp(x=None, values=None)
 
-unique = declare("unique(Tensor x) -> Tensor", "The distinct elements, ascending; 1-d.")
+unique = declare(
+    "unique(Tensor x) -> Tensor", "The distinct elements, ascending; 1-d (`numpy.unique`)."
+)
 unique.register_kernel("cpu", lambda x: np.unique(x))
 unique.register_fake(lambda x: TensorSpec((get_ctx().new_dynamic_size(),), x.dtype))
 unique.register_vjp(x=None)
@@ -187,7 +192,7 @@ nonzero.register_vjp(x=None)
 
 @composite(
     "count_nonzero(Tensor x, int[1]? dim=None, bool keepdim=False) -> Tensor",
-    "How many elements over `dim` are not zero; int64.",
+    "`numpy.count_nonzero`: how many elements over axes `dim` are not zero; int64.",
 )
 def count_nonzero(x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """Sum what is true."""

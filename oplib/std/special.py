@@ -2,7 +2,7 @@
 
 Sources of the derivatives: NIST Digital Library of Mathematical Functions, chapters 5, 7 and 10.
 
-Imports floors 0 to 4, `declare.py`.
+Imports floors 0 to 4, `declare.py`, `complex.py`, `elementwise.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..errors import AutogradError, DispatchError
 from ..prims import mask
 from ..shapes import TensorSpec, like_spec
 from ..tensor.tensor import Tensor
+from .complex import complex_
 from .declare import Array, Rule, composite, declare, declare_binary, inexact, inexact_dtype
 from .elementwise import where, zeros
 
@@ -135,7 +136,7 @@ erf: Final = _made["erf"]
 
 polygamma = declare(
     "polygamma(int n, Tensor x) -> Tensor",
-    "The n-th derivative of `digamma`.",
+    "The n-th derivative of `digamma` at every element (`scipy.special.polygamma`).",
     "pointwise",
 )
 
@@ -180,11 +181,13 @@ def sinc(x: Tensor) -> Tensor:
 
 @composite(
     "nan_to_num(Tensor x, float nan=0.0, float? posinf=None, float? neginf=None) -> Tensor",
-    "NaN and infinities replaced, these by the largest finite numbers (`numpy.nan_to_num`).",
+    "Elements NaN and infinite replaced, these by the largest finite numbers (`numpy.nan_to_num`).",
     "pointwise",
 )
 def nan_to_num(x: Tensor, nan: float, posinf: float | None, neginf: float | None) -> Tensor:
-    """Choose."""
+    """Choose, of complex numbers in both parts."""
+    if x.dtype.kind == "c":
+        return complex_(*[nan_to_num(part, nan, posinf, neginf) for part in (x.real, x.imag)])
     if x.dtype.kind not in "fV":
         return x.clone()
     limits = np.finfo(x.dtype)

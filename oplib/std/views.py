@@ -74,7 +74,7 @@ def _transpose_grad(grad: Tensor, dims: list[int] | None) -> Tensor:
 
 @composite(
     "swapaxes(Tensor(a) x, int dim1, int dim2) -> Tensor(a)",
-    "Swap two axes.",
+    "`numpy.swapaxes`.",
 )
 def swapaxes(x: Tensor, dim1: int, dim2: int) -> Tensor:
     """Transpose by the permutation that swaps them."""
@@ -117,7 +117,7 @@ reshape.register_vjp(x=lambda grad, x_spec: reshape(grad, x_spec.shape))
 
 contiguous = declare(
     "contiguous(Tensor(*) x) -> Tensor(*)",
-    "`x` in C order: a view if it is already, else a copy.",
+    "The elements of `x` in C order: a view if they are already, else a copy.",
 )
 
 
@@ -173,7 +173,7 @@ def _checked_view(x: Array, dtype: Any) -> Any:
 
 squeeze = declare(
     "squeeze(Tensor(a) x, int[1]? dim=None) -> Tensor(a)",
-    "Drop axes of length one: those among `dim`, or all; longer ones stay.",
+    "`numpy.squeeze`, without axes of length one: those among `dim`, or all; longer ones stay.",
 )
 
 
@@ -256,7 +256,7 @@ def narrow(x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
 
 @composite(
     "flip(Tensor(a) x, int[1]? dim=None) -> Tensor(a)",
-    "Reverse axes, all without `dim`.",
+    "`numpy.flip`: axes reversed, all without `dim`.",
 )
 def flip(x: Tensor, dim: list[int] | None) -> Tensor:
     """Slice with step -1."""

@@ -334,6 +334,7 @@ CASES: dict[str, list[Call]] = {
     "index_put_": [
         call(A, [at(0, 2, 0)], normal(3, 4)),
         call(A, [None, at(1, 1, 0)], normal(3, 1)),
+        call(A, [at(2, 0)], B[:2]),
     ],
 }
 

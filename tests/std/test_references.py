@@ -1,4 +1,4 @@
-"""Values of built-in operators beside NumPy's, SciPy's and torch's for the same calls."""
+"""Values of built-in operators beside NumPy's and SciPy's for the same calls."""
 
 from __future__ import annotations
 
@@ -223,55 +223,3 @@ def test_phases_of_complex_singular_vectors_have_no_gradient():
     s.sum().backward(retain_graph=True)
     with pytest.raises(oplib.AutogradError, match="up to a phase"):
         u.real.sum().backward()
-
-
-# ---------------------------------------------------------------------- torch
-
-
-def torch_function(torch: Any, name: str) -> Callable[..., Any]:
-    f = torch.nn.functional
-    renamed = {
-        "attention": lambda q, k, v, mask=None, causal=False, scale=None: (
-            f.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
-        ),
-        "linear": f.linear,
-        "batch_norm": lambda x, mean, var, w=None, b=None: f.batch_norm(x, mean, var, w, b),
-        "gelu": f.gelu,
-        "layer_norm": f.layer_norm,
-        "rms_norm": lambda x, w=None: f.rms_norm(x, x.shape[-1:], w, 1e-6),
-        "log_sigmoid": f.logsigmoid,
-        "huber_loss": f.huber_loss,
-        "kl_div": f.kl_div,
-    }
-    return renamed.get(name) or getattr(f, name)  # type: ignore[return-value]
-
-
-TORCH = (
-    *("conv1d", "conv2d", "conv3d", "avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d"),
-    *("linear", "layer_norm", "rms_norm", "group_norm", "batch_norm", "attention", "gelu", "silu"),
-    *("softplus", "elu", "leaky_relu", "log_sigmoid", "cosine_similarity", "nll_loss"),
-    *("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
-)
-
-
-@pytest.mark.peer("torch")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "given"), identifiers(TORCH))
-def test_values_and_gradients_are_those_of_torch(name, given):
-    torch = pytest.importorskip("torch")
-    ours = as_tensors(given, requires_grad=True)
-    if isinstance(given.args[-1], str) and given.args[-1] == "sum":
-        given = Call(given.args[:-1], {"reduction": "sum"})
-    theirs = given.mapped(lambda a: torch.tensor(a, requires_grad=a.dtype.kind == "f"))
-    if name in ("batch_norm", "nll_loss", "cross_entropy"):  # torch has no gradient for these
-        for constant in theirs.args[1 if name == "batch_norm" else 2 : 3]:
-            constant.requires_grad_(False)
-    result = operator(name)(*ours.args, **ours.kwargs)
-    expected = torch_function(torch, name)(*theirs.args, **theirs.kwargs)
-    np.testing.assert_allclose(result.numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12)
-    weights = np.cos(np.arange(result.size)).reshape(result.shape)
-    result.backward(oplib.from_numpy(weights))
-    expected.backward(torch.tensor(weights))
-    for a, b in zip(ours.args, theirs.args, strict=False):
-        if isinstance(b, torch.Tensor) and b.grad is not None:
-            np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-9, atol=1e-12)
