@@ -115,7 +115,7 @@ def test_what_has_no_kernel_for_the_low_precision_gets_float32(name, dtype):
     assert x.grad.dtype == np.float32
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 def test_a_scaled_training_loop_skips_what_overflows_and_then_learns():
     x, w = parameters()
     scaler = GradScaler(init_loss_scaling=2.0**24, decr_every_n_nan_or_inf=1)
