@@ -245,10 +245,11 @@ def _targets(
     if any(rules):
         return {rule.key: rule.payload for rule in rules if rule is not None}
     target = policy.target(op, tensors)
+    wanted = {tensor.dtype for tensor in tensors} if target is None else {target}
+    if not all(dtype == _FLOAT32 or _has_kernel(op, keys, dtype) for dtype in wanted):
+        target = _FLOAT32
     if target is None:
         return None
-    if target != _FLOAT32 and not _has_kernel(op, keys, target):
-        target = _FLOAT32
     return dict.fromkeys(devices, target)
 
 

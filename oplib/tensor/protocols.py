@@ -9,6 +9,8 @@ Imports floors 0 to 2, `tensor.py`.
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from types import NoneType
 from typing import Any, Final
 
@@ -40,7 +42,7 @@ _SAME_NAME: Final = (
     *("sign", "trunc", "floor", "ceil", "maximum", "minimum", "logical_not", "logical_and"),
     *("logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "isnan", "isfinite"),
     *("isinf", "signbit", "deg2rad", "rad2deg", "hypot", "logaddexp", "fmod", "copysign"),
-    "nextafter",
+    *("nextafter", "vecdot"),
 )
 UFUNCS: Final[dict[str, str]] = {
     **{name: name for name in _SAME_NAME},
@@ -152,17 +154,22 @@ def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **kwa
 
 
 _RENAMED: Final = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+_STANDARD: Final = {"ddof": "correction", "a_min": "min", "a_max": "max"}
 FUNCTIONS: Final[dict[str, tuple[str, int]]] = {
     **{name: (name, 2) for name in ("sum", "mean", "prod", "max", "min", "any", "all")},
     **{name: (name, 2) for name in ("argmax", "argmin", "squeeze", "cumsum", "cumprod", "stack")},
     **{name: (name, 3) for name in ("where", "swapaxes")},
     "concatenate": ("concat", 2),
+    **{name: (name, 2) for name in ("outer", "kron")},
+    **{name: (name, 1) for name in ("median", "nan_to_num", "angle", "unique", "sinc")},
     "expand_dims": ("unsqueeze", 2),
     "moveaxis": ("movedim", 3),
     "reshape": ("reshape", 2),
     "transpose": ("transpose", 2),
 }
-"""NumPy function -> operator of namespace std, and how many positional arguments they share."""
+"""NumPy function -> operator of namespace std, and how many positional arguments they share.
+
+The others that the array API standard has find the function of that name in its namespace."""
 
 
 def _array_function(
@@ -179,6 +186,10 @@ def _array_function(
     if function.__module__ == "numpy" and name and len(args) <= most:
         renamed = {_RENAMED.get(key, key): value for key, value in kwargs.items()}
         return registry.packet("std", name)(*args, **renamed)
+    if function is np.einsum and isinstance(args[0], str) and not kwargs:
+        return registry.packet("std", "einsum")(args[0], list(args[1:]))
+    if call := _standard_call(self, function, args, kwargs):
+        return call()
     tensors = tensor_leaves([args, kwargs])
     arrays = tree_map(
         lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, [args, kwargs]
@@ -191,6 +202,30 @@ def _array_function(
             "would have no gradient\n  say so, x.detach(), or use an operator of oplib"
         )
     return result
+
+
+def _standard_call(self: Tensor, function: Any, args: Any, kwargs: Any) -> Any:
+    """Return the call of the standard's function of a name, if that takes these arguments.
+
+    What NumPy gives a default is a keyword in the standard.
+    """
+    place: Any = self.__array_namespace__()
+    for part in function.__module__.split(".")[1:]:
+        place = getattr(place, part, None)
+    found = getattr(place, function.__name__, None)
+    if found is None or not function.__module__.startswith("numpy"):
+        return None
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[: len(args)]
+        spare = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        optional = [p.name for p in spare if p.default is not p.empty]
+        positional = args[: len(args) - len(optional)]
+        given = {**dict(zip(optional, args[len(positional) :], strict=True)), **kwargs}
+        keywords = {_STANDARD.get(key, key): value for key, value in given.items()}
+        inspect.signature(found).bind(*positional, **keywords)
+    except (TypeError, ValueError):
+        return None
+    return functools.partial(found, *positional, **keywords)
 
 
 def _copy(self: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ CASES: dict[str, list[Call]] = {
     ],
     "layer_norm": [call(A, [4]), call(CUBE, [3, 4], normal(3, 4), normal(3, 4))],
     "rms_norm": [call(A), call(CUBE, normal(4))],
-    "group_norm": [call(normal(2, 4, 3), 2), call(normal(2, 4), 2, normal(4), normal(4))],
+    "group_norm": [call(normal(2, 4, 3), 2), call(normal(2, 6), 2, normal(6), normal(6))],
     "batch_norm": [call(CUBE, normal(3), positive(3)), call(A, A[0], A[0] ** 2, A[1], A[2])],
     "conv1d": [
         call(normal(2, 3, 5), normal(4, 3, 2)),

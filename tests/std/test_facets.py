@@ -226,7 +226,6 @@ REFUSED_BACKWARD = {
 
 FIRST_ORDER_ONLY = {
     "matrix_norm": "the second derivative of singular values goes through their vectors",
-    "group_norm": "one case has groups of nearly equal numbers, ill-conditioned",
 }
 
 
