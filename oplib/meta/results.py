@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._dims import SymInt
+from .._dims import SymInt, same
 from .._text import caller_site, function_site, join_names, short_repr
 from ..dispatch.convert import Misfit, converter
 from ..dispatch.keys import INTERPRETER, META
@@ -174,7 +174,7 @@ class FakeResults:
         self._check_device(where, value.device, place)
         if value.array.mode is not place.mode:
             self.wrong(f"{where} belongs to another mode: {value.array.mode}")
-        if 0 not in value.shape:
+        if not any(same(length, 0) for length in value.shape):
             self._refuse_shared(where, value, place, seen)
         return value if value._keys == META else _fresh(value)
 

@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 
 import numpy as np
 
+from .._dims import Facts, SymInt
 from .._tree import TreeDef
 from ..dispatch.operator import Operator
 from ..dispatch.registry import get_op, has_op
@@ -58,8 +59,8 @@ def save(program: Program, path: str | Path | IO[bytes]) -> None:
     Raises
     ------
     CaptureError
-        If the program writes such a tensor, if it holds a value that has no text, or if sizes in it
-        depend on data. No file is written then.
+        If the program writes such a tensor, or if it holds a value that has no text. No file is
+        written then.
     """
     graph, signature = program.graph, program.signature
     touched = {*signature.written, *signature.differentiated, *(i for i, _ in signature.offsets)}
@@ -67,10 +68,6 @@ def save(program: Program, path: str | Path | IO[bytes]) -> None:
         raise CaptureError(
             f"program {graph.name} writes a tensor of the enclosing scope, or depends on its "
             "memory; a file holds copies\n  save program.lift(), which takes it as an argument"
-        )
-    if graph.symbol_sites:
-        raise CaptureError(
-            f"program {graph.name} has sizes that depend on data; such programs are not saved"
         )
     verify(graph)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -125,10 +122,12 @@ def load(path: str | Path | IO[bytes]) -> Program:
             meta, data = node.value.tensor, node.data
             if isinstance(data, Digest) or (data.dtype, data.shape) != (meta.dtype, meta.shape):
                 raise CaptureError(f"the data of the constant {node} is not what was saved")
-        signature: Signature = _decoded(record["signature"], arrays)
-        outcome = _decoded(record["outcome"], arrays)
+        sizes = [n for value in graph.symbol_sites for n in value.tensor.shape]
+        facts = next((n.facts for n in sizes if isinstance(n, SymInt)), Facts())
+        signature: Signature = _decoded(record["signature"], arrays, facts)
+        outcome = _decoded(record["outcome"], arrays, facts)
         captured = [
-            _restored(_decoded(item, arrays), guard)
+            _restored(_decoded(item, arrays, facts), guard)
             for item, guard in zip(record["captured"], signature.captured, strict=True)
         ]
     except CaptureError as error:
@@ -215,6 +214,8 @@ def _encoded(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
         return {"float": text if text.startswith("nan") else value.hex()}
     if kind is complex:
         return {"complex": [_encoded(value.real, arrays), _encoded(value.imag, arrays)]}
+    if kind is SymInt:
+        return {"size": [[list(factors), count] for factors, count in value.terms]}
     if kind is np.ndarray and value.dtype.kind in "biufc":
         digest = array_digest(value)
         arrays[digest] = value
@@ -261,11 +262,11 @@ _WORDS: Final[dict[str, Callable[[Any, Callable[[Any], Any]], Any]]] = {
 }
 
 
-def _decoded(data: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-    """Return what `_encoded` was given."""
+def _decoded(data: Any, arrays: Mapping[str, np.ndarray[Any, Any]], facts: Facts) -> Any:
+    """Return what `_encoded` was given; sizes that depend on data are bound by `facts`."""
 
     def inner(item: Any) -> Any:
-        return _decoded(item, arrays)
+        return _decoded(item, arrays, facts)
 
     if isinstance(data, list):
         return [inner(item) for item in data]
@@ -274,6 +275,8 @@ def _decoded(data: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     ((word, content),) = data.items()
     if word == "array":
         return arrays[content]
+    if word == "size":
+        return SymInt(facts, tuple([(tuple(factors), count) for factors, count in content]))
     if word in _WORDS:
         return _WORDS[word](content, inner)
     return _CLASSES[word](**{name: inner(value) for name, value in content.items()})

@@ -687,3 +687,17 @@ def test_explain_shows_the_rule_and_its_place(lib: Library, x: Tensor) -> None:
     assert "derived" in lib.define("g(Tensor(a!) x) -> ()").op.explain(x)
     assert "no fake rule" in lib.define("h(Tensor x) -> Tensor").op.explain(x)
     assert "geometry" in oplib.ops.std.transpose.explain(x)
+
+
+def test_several_results_may_have_one_dynamic_size(lib: Library) -> None:
+    op = lib.define("pairs(Tensor x) -> (Tensor values, Tensor places)").op
+    op.register_kernel("cpu", lambda x: (x[x > 0], np.flatnonzero(x > 0)))
+
+    @op.register_fake
+    def _(x: Tensor) -> tuple[Tensor, Tensor]:
+        count = oplib.get_ctx().new_dynamic_size()
+        return x.new_empty([count]), x.new_empty([count], dtype="int64")
+
+    with oplib.FakeTensorMode(dynamic=True):
+        values, places = op(oplib.empty((3,)))
+    assert values.shape == places.shape

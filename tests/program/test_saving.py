@@ -14,6 +14,7 @@ import pytest
 
 import oplib
 from oplib.program import load, save
+from oplib.testing import assert_close
 from tests.fuzz.check import check_beside_capture
 from tests.fuzz.generate import random_program
 
@@ -71,6 +72,24 @@ def test_a_loaded_program_has_gradients() -> None:
     reloaded(oplib.capture(lambda x: (x * x).sum(), x))(x).backward()
     assert x.grad is not None
     assert x.grad.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        oplib.ops.std.unique,
+        lambda x: oplib.concat([oplib.masked_select(x, x > 0), oplib.masked_select(x, x < 0)]) * 2,
+        lambda x: (oplib.masked_select(x, x > 0).sum(), x),
+    ],
+)
+def test_sizes_that_depend_on_data_come_back(function: Callable[[Any], Any]) -> None:
+    program = oplib.capture(function, oplib.tensor([1.0, -2.0, 3.0]))
+    assert program.graph.symbol_sites
+    loaded = reloaded(program)
+    assert loaded.graph == program.graph
+    for values in ([1.0, -2.0, 3.0], [0.0, -1.0, -4.0], [-1.0, -1.0, -1.0]):
+        x = oplib.tensor(values)
+        assert_close(loaded(x), function(x))
 
 
 def test_a_file_holds_no_pickle() -> None:
