@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import compiled, hooks, kinds, scaling
+from . import compiled, hooks, kinds, scaling, training
 from .cases import CASES
 from .memory import MEMORY
 from .probes import PROBES, Probe
@@ -16,9 +16,9 @@ __all__ = ["ALL_PROBES", "CASES", "SUITES"]
 
 SUITES: Final = (
     "cases",
-    *(m.__name__.rpartition(".")[2] for m in (kinds, hooks, compiled, scaling)),
+    *(m.__name__.rpartition(".")[2] for m in (kinds, hooks, compiled, scaling, training)),
 )
-"""In the order of the table: the rows with budgets, arguments, hooks, compiled runs, curves."""
+"""In the order of the table: budgets, arguments, hooks, compiled runs, curves, training."""
 
 ALL_PROBES: Final[tuple[Probe, ...]] = (*PROBES, *MEMORY)
 

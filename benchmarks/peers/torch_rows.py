@@ -8,6 +8,7 @@ from typing import Any
 from ..cases import LENGTH, SIZE, WRITES
 from ..measure import Call
 from .rows import Rows, repeated
+from .torch_training import torch_training
 
 __all__ = ["torch_rows"]
 
@@ -53,6 +54,7 @@ def torch_rows() -> Rows:
         "view_recorded": {"native": lambda: g[1:]},
         **_torch_writes(tensor),
         **_torch_transforms(torch, custom, x, y),
+        **torch_training(),
     }
 
 

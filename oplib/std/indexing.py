@@ -291,10 +291,11 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:
     if indices.ndim != x.ndim:
         raise ArgumentError(f"std::take_along_dim takes {x.ndim} axes, got {indices.ndim}")
     others = [(*t.shape[:axis], 1, *t.shape[axis + 1 :]) for t in (x, indices)]
-    common = broadcast_shapes(*others)
-    x, indices = [
-        t.expand([*common[:axis], t.shape[axis], *common[axis + 1 :]]) for t in (x, indices)
-    ]
+    if not all(map(same, *others)):
+        common = broadcast_shapes(*others)
+        x, indices = (
+            t.expand([*common[:axis], t.shape[axis], *common[axis + 1 :]]) for t in (x, indices)
+        )
     return _index_op(x, positions_along(x, indices, axis, "take_along_dim"))
 
 

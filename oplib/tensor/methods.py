@@ -112,7 +112,11 @@ NAMED: Final[tuple[str, ...]] = (
     *("matmul_", "tril", "triu"),
     *("squeeze", "unsqueeze", "flatten", "unflatten", "diagonal", "unfold", "as_strided", "flip"),
     *("swapaxes", "movedim", "split", "chunk", "unbind", "narrow", "select"),
-    *("index_select", "gather", "take_along_dim"),
+    *("index_select", "gather", "take_along_dim", "take", "masked_select", "scatter"),
+    *("scatter_add", "index_add", "index_copy", "roll", "repeat_interleave", "trace", "det", "inv"),
+    *("sort", "argsort", "topk", "median", "quantile", "nonzero", "count_nonzero", "unique"),
+    *("cumprod", "cummax", "cummin", "diff", "isclose", "isin", "signbit", "vecdot", "cross"),
+    *(name for name in STORED if name != "conj"),
     *("view", "view_as_real", "view_as_complex", "angle", "detach", "clone", "alias"),
 )
 """Methods named like their operator."""

@@ -92,10 +92,39 @@ def strided_add(
     if 0 in size:
         return result
     if _repeats(size, stride):
-        np.add.at(result.reshape(-1), flat_positions(size, stride, offset), values)
+        _add_repeated(result, values, stride, offset)
     else:
         _strided_view(result, size, stride, offset)[...] = values
     return result
+
+
+def _add_repeated(result: NDArray[Any], values: NDArray[Any], stride: Ints, offset: int) -> None:
+    """Add at addresses that repeat: a slice without repetition at a time, if few are enough.
+
+    Windows that overlap (of a convolution, say) become one addition per place in the window, ten
+    times as fast as `numpy.add.at`, which takes elements one by one.
+    """
+    size = values.shape
+    kept, looped = _apart(size, stride)
+    if 64 * math.prod([size[axis] for axis in looped]) > math.prod([size[axis] for axis in kept]):
+        np.add.at(result.reshape(-1), flat_positions(size, stride, offset), values)
+        return
+    places = _strided_view(result, size, stride, offset)
+    for index in np.ndindex(*[size[axis] for axis in looped]):
+        part: list[Any] = [slice(None)] * len(size)
+        for axis, i in zip(looped, index, strict=True):
+            part[axis] = i
+        places[tuple(part)] += values[tuple(part)]
+
+
+def _apart(size: Ints, stride: Ints) -> tuple[Ints, list[int]]:
+    """Return axes along which no address repeats, as long as can be found fast, and the others."""
+    kept: Ints = ()
+    for axis in sorted(range(len(size)), key=lambda axis: -size[axis]):
+        tried = (*kept, axis)
+        if not _repeats(tuple([size[i] for i in tried]), tuple([stride[i] for i in tried])):
+            kept = tried
+    return kept, [axis for axis in range(len(size)) if axis not in kept]
 
 
 def winners(size: Ints, stride: Ints) -> NDArray[np.bool_]:

@@ -26,7 +26,7 @@ from tests.std.test_promotion import DTYPES
 load_all()
 
 Array = np.ndarray[Any, Any]
-few = settings(max_examples=40, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 # ---------------------------------------------------------------------- what NumPy has
 

@@ -314,7 +314,12 @@ def test_values_and_gradients_are_torchs(name):
     assert any(outcomes), "torch took no case"
 
 
-TURNED = [name for name in COMPLEX_NAMES if name not in NOT_IN_TORCH]
+SLOW = pytest.mark.slow  # forms that write, whose rules are those of the others
+TURNED = [
+    pytest.param(name, marks=SLOW) if name.endswith("_") else name
+    for name in COMPLEX_NAMES
+    if name not in NOT_IN_TORCH
+]
 
 
 @pytest.mark.parametrize("name", TURNED)

@@ -253,7 +253,7 @@ def test_assignment_casts_with_same_kind():
 @pytest.mark.parametrize("index", [slice(None, 2), [0, 1]])
 def test_a_value_that_does_not_broadcast_is_refused_and_nothing_is_written(index):
     x = oplib.zeros(3, 4)
-    for value in (oplib.ones(3), oplib.ones(1, 2, 4), [1.0, 2.0]):
+    for value in (oplib.ones(3), oplib.ones(2, 2, 4), [1.0, 2.0]):
         with pytest.raises(ArgumentError, match="does not broadcast"):
             x[index] = value
     assert x.sum().item() == 0

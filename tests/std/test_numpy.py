@@ -150,7 +150,6 @@ def test_reductions_take_a_dtype():
 SHAPES = hnp.mutually_broadcastable_shapes(
     num_shapes=2, min_dims=0, max_dims=3, min_side=0, max_side=3
 )
-FLOATS = st.floats(-8, 8, width=32)
 
 
 @st.composite
@@ -182,28 +181,6 @@ def test_binary_values_and_strides_are_numpys(pair, name):
     np.testing.assert_array_equal(result.numpy(), expected)
     assert result.strides == expected.strides
     assert result.dtype == expected.dtype
-
-
-@settings(max_examples=60)
-@given(
-    hnp.arrays(
-        "f8", hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3), elements=FLOATS
-    ),
-    st.data(),
-)
-def test_reduction_values_are_numpys(x, data):
-    axes = data.draw(
-        st.none() | st.lists(st.integers(-x.ndim, x.ndim - 1), max_size=x.ndim)
-        if x.ndim
-        else st.none()
-    )
-    if axes is not None and len({axis % x.ndim for axis in axes}) != len(axes):
-        return
-    keepdim = data.draw(st.booleans())
-    for name in ("sum", "prod", "any", "all"):
-        expected = REDUCTIONS[name](x, axis=None if axes is None else tuple(axes), keepdims=keepdim)
-        result = operator(name)(oplib.from_numpy(x), axes, keepdim)
-        np.testing.assert_array_equal(result.numpy(), expected)
 
 
 @pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])

@@ -96,6 +96,27 @@ def test_dlpack_shares_memory_with_torch() -> None:
     assert x.inplace_version == 2
 
 
+@pytest.mark.peer("torch")
+def test_memory_of_torch_comes_in_by_dlpack() -> None:
+    import torch
+
+    theirs = torch.arange(6.0).reshape(2, 3).T
+    x = oplib.from_dlpack(theirs)
+    assert (x.shape, x.strides, x.dtype) == ((3, 2), (4, 12), np.float32)
+    x.mul_(2)
+    assert theirs[2, 1].item() == 10.0
+
+
+@pytest.mark.peer("jax")
+def test_memory_of_jax_comes_in_by_dlpack_and_cannot_be_written() -> None:
+    import jax.numpy as jnp
+
+    x = oplib.from_dlpack(jnp.arange(3.0))
+    assert x.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(oplib.AliasError, match="read-only"):
+        x.add_(1)
+
+
 # ---------------------------------------------------------------------- ufuncs
 
 

@@ -343,3 +343,28 @@ def test_two_dtypes_over_one_buffer_are_exact_through_bytes(first: str, second: 
     assert put.tobytes() == expected.tobytes()
     read = strided_get(put, (16 // b.itemsize, b.itemsize), (b.itemsize, 1), 0)
     assert read.copy().view(b).tobytes() == expected.view(b).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("size", "stride"),
+    [
+        ((40, 3), (1, 1)),  # windows of a sequence
+        ((3, 50), (2, 1)),
+        ((2, 30, 30, 3, 3), (1200, 32, 1, 32, 1)),  # windows of two images
+        ((2, 30, 30, 3, 3), (-1200, -32, 1, 32, -1)),
+        ((200, 3), (0, 1)),  # an expanded axis
+        ((5, 200), (1, 0)),
+        ((130, 1, 4), (3, 7, 1)),
+        ((6, 5, 4), (0, 0, 1)),  # nothing to gain
+    ],
+)
+def test_sums_at_repeated_addresses_are_exact_however_they_are_added(size, stride):
+    low = sum(min(0, (n - 1) * s) for n, s in zip(size, stride, strict=True))
+    high = sum(max(0, (n - 1) * s) for n, s in zip(size, stride, strict=True))
+    value = np.random.default_rng(0).integers(-9, 9, size)
+    places = np.zeros(size, np.int64) - low
+    for axis, step in enumerate(stride):
+        places += (np.arange(size[axis]) * step).reshape([-1, *[1] * (len(size) - axis - 1)])
+    expected = np.zeros(high - low + 1, np.int64)
+    np.add.at(expected, places, value)
+    assert np.array_equal(strided_add(value, expected.shape, size, stride, -low), expected)
