@@ -104,12 +104,19 @@ def one_hot(index: Tensor, classes: int) -> Tensor:
 # ---------------------------------------------------------------------- repetition
 
 
+def _counts(name: str, repeats: list[int]) -> None:
+    """Refuse negative counts, of which `expand` takes -1 for the length there is."""
+    if any(count < 0 for count in repeats):
+        raise ArgumentError(f"std::{name}: repeats are not negative, got {repeats}")
+
+
 @composite(
     "tile(Tensor x, int[] repeats) -> Tensor",
     "`x` repeated as a whole along its last axes (`numpy.tile`).",
 )
 def tile(x: Tensor, repeats: list[int]) -> Tensor:
     """Expand new axes, then merge them with the old ones."""
+    _counts("tile", repeats)
     rank = max(x.ndim, len(repeats))
     counts = [1] * (rank - len(repeats)) + list(repeats)
     shape = [1] * (rank - x.ndim) + list(x.shape)
@@ -125,6 +132,7 @@ def tile(x: Tensor, repeats: list[int]) -> Tensor:
 )
 def repeat_interleave(x: Tensor, repeats: int, dim: int | None) -> Tensor:
     """Expand an axis behind, then merge the two."""
+    _counts("repeat_interleave", [repeats])
     if dim is None:
         return repeat_interleave(x.reshape([-1]), repeats, 0)
     axis = normalize_dim(dim, x.ndim)
