@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._dims import same
 from ..errors import ArgumentError
 from ..prims import new_full
 from ..shapes import normalize_dim
@@ -60,7 +61,11 @@ def index_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Add sums of slices."""
     axis = normalize_dim(dim, x.ndim)
     size = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return x + index_sum(src.expand(size), _slices(x, dim, index), x.shape)
+    if not (len(size) == src.ndim and all(map(same, size, src.shape))):
+        raise ArgumentError(
+            f"std::index_add adds a slice per position, {list(size)}, got {list(src.shape)}"
+        )
+    return x + index_sum(src, _slices(x, dim, index), x.shape)
 
 
 @composite(
