@@ -33,6 +33,8 @@ class Functionalize(Level):
         if facts.is_view or op.view_rule is not None:
             viewed = self.view(op, args)
             if viewed is not None:
+                if op.effects:  # which the geometry of a view has not
+                    op.call_positional(self.values_of(facts, args))
                 return viewed
         if op is lift and not self.owns(args[0]):
             return self.wrap(op.call_positional(list(args)))

@@ -188,7 +188,8 @@ class Level(Interpreter):
             return None
         no_grad = not _state.current().user & AUTOGRAD
         if not isinstance(geometry, list):
-            step = ViewStep(op, args[1:], None, no_grad)
+            # Taken again by its operator a view would have its effects twice.
+            step = None if op.effects else ViewStep(op, args[1:], None, no_grad)
             return self.view_handle(op, base, geometry, step)
         return [
             self.view_handle(op, base, part, ViewStep(op, args[1:], position, no_grad))

@@ -167,7 +167,7 @@ def form_of(tensor: Any) -> Geometry:
     array = tensor.array
     strides = array.strides
     g = Geometry(array.dtype, array.shape, strides)
-    if not strides or min(strides) >= 0:
+    if all(stride >= 0 for stride in strides):
         return g
     return Geometry(g.dtype, g.shape, g.strides, -extent(g)[0])
 

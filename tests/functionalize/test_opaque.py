@@ -291,3 +291,41 @@ def test_a_kernel_sees_the_strides_its_argument_has(mode: Any, lib: Any) -> None
     op = define(lib, "look_(Tensor(a!) x, Tensor y) -> ()", kernel)
     mode(lambda x, y: op(x.T, y[::-1]))(counted(3, 2), counted(4, 2))
     assert seen[-1] == ((8, 16), (-16, 8))
+
+
+def test_the_effects_of_a_view_operator_happen_once_and_in_order_in_every_mode() -> None:
+    told: list[int] = []
+    with oplib.scoped_library("view_effects") as lib:
+        op = lib.define("tell(Tensor(a) x, int id) -> Tensor(a)", effects=("memory",)).op
+        op.register_kernel("cpu", lambda x, id: (told.append(id), x.view())[1])
+        op.register_fake(lambda x, id: x)
+
+        def f(x: Any) -> Any:
+            y = x * 1
+            view = op(y, 1)
+            op(view, 2)
+            view.add_(1)
+            return y, op(x, 3)
+
+        x = oplib.ones(3)
+        program = oplib.capture(f, x)
+        assert told == []
+        for run in (f, oplib.functionalize(f), program):
+            y, view = run(x)
+            assert y.tolist() == [2.0, 2.0, 2.0]
+            assert view._storage is x._storage
+            assert told == [1, 2, 3]
+            told.clear()
+
+
+def test_a_result_of_several_unknown_lengths_is_captured() -> None:
+    with oplib.scoped_library("unknown_lengths") as lib:
+        op = lib.define("frame(Tensor x) -> Tensor").op
+        op.register_kernel("cpu", lambda x: np.ones((2, 3)))
+
+        @op.register_fake
+        def _(x: Any) -> Any:
+            context = oplib.get_ctx()
+            return oplib.empty((context.new_dynamic_size(), context.new_dynamic_size()))
+
+        assert oplib.capture(lambda x: op(x).sum() * 2, oplib.ones(1))(oplib.ones(1)).item() == 12.0

@@ -6,7 +6,6 @@ A module ``cases_<name>.py`` beside this file declares ``CASES``; `test_gallery.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,16 +25,10 @@ GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 
 
 def gallery(name: str) -> ModuleType:
-    """Return a module of examples/gallery, imported once."""
-    known = f"gallery_{name}"
-    if known not in sys.modules:
-        spec = importlib.util.spec_from_file_location(known, GALLERY / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[known] = module
-        spec.loader.exec_module(module)
-    return sys.modules[known]
+    """Return a module of examples/gallery, imported as a script there imports it."""
+    if str(GALLERY) not in sys.path:
+        sys.path.insert(0, str(GALLERY))
+    return importlib.import_module(name)
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
