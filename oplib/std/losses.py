@@ -58,6 +58,8 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str) -> Tensor:
 def huber_loss(x: Tensor, target: Tensor, reduction: str, delta: float) -> Tensor:
     """Choose by size."""
     _alike("huber_loss", x, target)
+    if not delta > 0:
+        raise ArgumentError(f"std::huber_loss: delta is positive, got {delta}")
     size = (x - target).abs()
     return _reduce(where(size <= delta, size * size * 0.5, (size - 0.5 * delta) * delta), reduction)
 
@@ -80,6 +82,7 @@ def nll_loss(
         )
     kept = target != ignore_index
     classes = where(kept, target, 0)
+    classes = where(classes < 0, x.shape[axis], classes)  # out of bounds, not from the end
     picked = x.take_along_dim(classes.unsqueeze(axis), axis).squeeze(axis)
     weights = kept.cast(x.dtype) if weight is None else where(kept, weight[classes], 0)
     return _reduce(-picked * weights, reduction, weights)
@@ -101,6 +104,10 @@ def cross_entropy(
 ) -> Tensor:
     """Mix the class with the uniform distribution (Szegedy et al., arXiv:1512.00567)."""
     axis = 1 if x.ndim > 1 else 0
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(
+            f"std::cross_entropy: label_smoothing is a share, 0 to 1, got {label_smoothing}"
+        )
     logs = log_softmax(x, axis)
     scale = None if weight is None else weight.reshape([-1] + [1] * (x.ndim - axis - 1))
     if target.dtype.kind in "iu":
