@@ -88,7 +88,7 @@ def _declare_running_extreme(name: str, ufunc: np.ufunc) -> None:
         x = np.asarray(x)
         axis = normalize_dim(dim, x.ndim)
         places = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-        found = np.where(x == ufunc.accumulate(x, axis), places, 0)
+        found = np.where((x == ufunc.accumulate(x, axis)) | (x != x), places, 0)  # NaN stays
         return np.asarray(np.maximum.accumulate(found, axis), np.int64, order="C")
 
     @arg.register_fake
