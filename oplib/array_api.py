@@ -175,8 +175,14 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: Any = None) -> Tensor:
     return astype(shared, shared.dtype, copy=copy, device=device)
 
 
+def _one_of(word: str, *words: str) -> None:
+    if word not in words:
+        raise ValueError(f"expected one of {words}, got {word!r}")
+
+
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Return the coordinates of a grid."""
+    _one_of(indexing, "xy", "ij")
     turn = indexing == "xy" and len(arrays) > 1
     order = [1, 0, *range(2, len(arrays))] if turn else [*range(len(arrays))]
     parts = [
@@ -239,6 +245,7 @@ def argsort(
 
 def searchsorted(x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Any = None) -> Tensor:
     """Return where to insert `x2` into the sorted `x1`."""
+    _one_of(side, "left", "right")
     x1 = x1 if sorter is None else x1.index_select(sorter)
     return _std.searchsorted(x1, x2, right=side == "right")
 

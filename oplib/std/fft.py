@@ -104,9 +104,11 @@ def _declare_public(name: str) -> Operator[..., Any]:
 
 
 def _axes(x: Tensor, s: Sequence[int] | None, dim: Sequence[int] | None) -> list[int]:
-    if dim is not None:
-        return [normalize_dim(axis, x.ndim) for axis in dim]
-    return list(range(x.ndim))[-len(s) :] if s else list(range(x.ndim))
+    if dim is None:
+        dim = range(x.ndim)[-len(s) :] if s else range(x.ndim)
+    if s and len(s) != len(dim):
+        raise ArgumentError(f"a transform to {len(s)} lengths over {len(dim)} axes")
+    return [normalize_dim(axis, x.ndim) for axis in dim]
 
 
 fftn: Final = _declare_public("fft")

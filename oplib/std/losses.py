@@ -6,9 +6,10 @@ Imports floors 0 to 4, `declare.py`, `nn.py`.
 from __future__ import annotations
 
 from ..errors import ArgumentError
+from ..shapes import result_type
 from ..tensor.tensor import Tensor
 from .activations import log_sigmoid
-from .declare import composite
+from .declare import composite, inexact_dtype
 from .elementwise import where
 from .nn import log_softmax
 from .special import xlogy
@@ -29,6 +30,15 @@ def _reduce(losses: Tensor, reduction: str, weights: Tensor | None = None) -> Te
     raise ArgumentError(f"a reduction is 'mean', 'sum' or 'none', got {reduction!r}")
 
 
+def _difference(name: str, x: Tensor, target: Tensor) -> Tensor:
+    """Return ``x - target``; of integers in float64, where it does not wrap."""
+    _alike(name, x, target)
+    kind = result_type(x, target)
+    if kind.kind in "biu":
+        x, target = (part.cast(inexact_dtype(kind)) for part in (x, target))
+    return x - target
+
+
 def _alike(name: str, x: Tensor, target: Tensor) -> None:
     """Refuse shapes that would broadcast: in a loss that is nearly always a mistake."""
     if x.shape != target.shape:
@@ -40,15 +50,13 @@ def _alike(name: str, x: Tensor, target: Tensor) -> None:
 @composite(f"mse_loss(Tensor x, Tensor target, {_REDUCED}) -> Tensor", "``(x - target)²``.")
 def mse_loss(x: Tensor, target: Tensor, reduction: str) -> Tensor:
     """Square differences."""
-    _alike("mse_loss", x, target)
-    return _reduce((x - target).square(), reduction)
+    return _reduce(_difference("mse_loss", x, target).square(), reduction)
 
 
 @composite(f"l1_loss(Tensor x, Tensor target, {_REDUCED}) -> Tensor", "``|x - target|``.")
 def l1_loss(x: Tensor, target: Tensor, reduction: str) -> Tensor:
     """Take absolute differences."""
-    _alike("l1_loss", x, target)
-    return _reduce((x - target).abs(), reduction)
+    return _reduce(_difference("l1_loss", x, target).abs(), reduction)
 
 
 @composite(
@@ -57,8 +65,9 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str) -> Tensor:
 )
 def huber_loss(x: Tensor, target: Tensor, reduction: str, delta: float) -> Tensor:
     """Choose by size."""
-    _alike("huber_loss", x, target)
-    size = (x - target).abs()
+    if not delta > 0:
+        raise ArgumentError(f"std::huber_loss: delta is positive, got {delta}")
+    size = _difference("huber_loss", x, target).abs()
     return _reduce(where(size <= delta, size * size * 0.5, (size - 0.5 * delta) * delta), reduction)
 
 
@@ -80,6 +89,7 @@ def nll_loss(
         )
     kept = target != ignore_index
     classes = where(kept, target, 0)
+    classes = where(classes < 0, x.shape[axis], classes)  # out of bounds, not from the end
     picked = x.take_along_dim(classes.unsqueeze(axis), axis).squeeze(axis)
     weights = kept.cast(x.dtype) if weight is None else where(kept, weight[classes], 0)
     return _reduce(-picked * weights, reduction, weights)
@@ -101,6 +111,10 @@ def cross_entropy(
 ) -> Tensor:
     """Mix the class with the uniform distribution (Szegedy et al., arXiv:1512.00567)."""
     axis = 1 if x.ndim > 1 else 0
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(
+            f"std::cross_entropy: label_smoothing is a share, 0 to 1, got {label_smoothing}"
+        )
     logs = log_softmax(x, axis)
     scale = None if weight is None else weight.reshape([-1] + [1] * (x.ndim - axis - 1))
     if target.dtype.kind in "iu":

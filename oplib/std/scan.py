@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..dispatch.operator import Operator
+from ..errors import ArgumentError
 from ..shapes import TensorSpec, like_spec, normalize_dim
 from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare
@@ -87,7 +88,7 @@ def _declare_running_extreme(name: str, ufunc: np.ufunc) -> None:
         x = np.asarray(x)
         axis = normalize_dim(dim, x.ndim)
         places = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-        found = np.where(x == ufunc.accumulate(x, axis), places, 0)
+        found = np.where((x == ufunc.accumulate(x, axis)) | (x != x), places, 0)  # NaN stays
         return np.asarray(np.maximum.accumulate(found, axis), np.int64, order="C")
 
     @arg.register_fake
@@ -116,6 +117,8 @@ _declare_running_extreme("min", np.minimum)
 )
 def diff(x: Tensor, n: int, dim: int) -> Tensor:
     """Subtract neighbours n times; bools differ or not, as in NumPy."""
+    if n < 0:
+        raise ArgumentError(f"std::diff: n counts differences, got {n}")
     dim = normalize_dim(dim, x.ndim)
     for _ in range(n):
         later, earlier = (x[(*[slice(None)] * dim, part)] for part in (slice(1, None), slice(-1)))

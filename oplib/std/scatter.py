@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._dims import same
 from ..errors import ArgumentError
 from ..prims import new_full
 from ..shapes import normalize_dim
@@ -60,7 +61,11 @@ def index_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Add sums of slices."""
     axis = normalize_dim(dim, x.ndim)
     size = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return x + index_sum(src.expand(size), _slices(x, dim, index), x.shape)
+    if not (len(size) == src.ndim and all(map(same, size, src.shape))):
+        raise ArgumentError(
+            f"std::index_add adds a slice per position, {list(size)}, got {list(src.shape)}"
+        )
+    return x + index_sum(src, _slices(x, dim, index), x.shape)
 
 
 @composite(
@@ -104,12 +109,19 @@ def one_hot(index: Tensor, classes: int) -> Tensor:
 # ---------------------------------------------------------------------- repetition
 
 
+def _counts(name: str, repeats: list[int]) -> None:
+    """Refuse negative counts, of which `expand` takes -1 for the length there is."""
+    if any(count < 0 for count in repeats):
+        raise ArgumentError(f"std::{name}: repeats are not negative, got {repeats}")
+
+
 @composite(
     "tile(Tensor x, int[] repeats) -> Tensor",
     "`x` repeated as a whole along its last axes (`numpy.tile`).",
 )
 def tile(x: Tensor, repeats: list[int]) -> Tensor:
     """Expand new axes, then merge them with the old ones."""
+    _counts("tile", repeats)
     rank = max(x.ndim, len(repeats))
     counts = [1] * (rank - len(repeats)) + list(repeats)
     shape = [1] * (rank - x.ndim) + list(x.shape)
@@ -125,6 +137,7 @@ def tile(x: Tensor, repeats: list[int]) -> Tensor:
 )
 def repeat_interleave(x: Tensor, repeats: int, dim: int | None) -> Tensor:
     """Expand an axis behind, then merge the two."""
+    _counts("repeat_interleave", [repeats])
     if dim is None:
         return repeat_interleave(x.reshape([-1]), repeats, 0)
     axis = normalize_dim(dim, x.ndim)

@@ -2,7 +2,7 @@
 
 NaN counts as the largest number, as in NumPy; equal elements keep their order.
 
-Imports floors 0 to 4, `declare.py`, `indexing.py`.
+Imports floors 0 to 4, `declare.py`, `elementwise.py`, `indexing.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..meta import get_ctx
 from ..shapes import TensorSpec, normalize_dim, numel, result_type
 from ..tensor.tensor import Tensor
 from .declare import Array, composite, declare, inexact_dtype
+from .elementwise import where
 from .indexing import index_sum
 
 __all__ = ["argsort"]
@@ -100,7 +101,14 @@ def _quantile(x: Tensor, q: float, dim: int | None, keepdim: bool, name: str) ->
     share = place - low
     left = around.narrow(axis, 0, 1)
     right = around.narrow(axis, int(around.shape[axis]) - 1, 1)
-    found = (left + right) / 2 if share == 0.5 else left * (1 - share) + right * share
+    if name == "median":
+        found = (left + right) / 2 if share else left
+    else:  # from the nearer one, as NumPy does
+        step = right - left
+        found = left + step * share if share < 0.5 else right - step * (1 - share)
+    if x.dtype.kind == "f":  # NaN comes last, and where there is one, nothing else counts
+        last = values.narrow(axis, count - 1, 1)
+        found = where(last.isnan(), last, found)
     if dim is None:
         return found.reshape([1] * x.ndim if keepdim else [])
     return found if keepdim else found.squeeze(axis)

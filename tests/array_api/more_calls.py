@@ -306,6 +306,8 @@ STANDARD = (*CALLS, *CONSTANTS, *DTYPES, *(f"array.{name}" for name in OPERATORS
 """Everything the standard lists: functions, constants, dtypes, and what an array has."""
 
 DEVIATIONS: dict[str, str] = {
+    "array.T": "reverses any number of axes, as NumPy's does, where the standard wants an error "
+    "for other than two",
     "can_cast": "`True` also from one kind of dtype to another (bool to int8, int32 to float64): "
     "oplib promotes kinds as NumPy does, where the standard leaves them undefined",
 }

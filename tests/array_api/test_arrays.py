@@ -117,3 +117,64 @@ def test_inspection_says_what_is_there():
 def test_isin_inverts():
     x = oplib.tensor([1, 2, 3])
     assert array_api.isin(x, oplib.tensor([2]), invert=True).tolist() == [True, False, True]
+
+
+def test_the_transpose_of_three_axes_reverses_them():
+    assert oplib.ones(2, 3, 4).T.shape == (4, 3, 2)  # a deviation
+
+
+REFUSED: dict[str, Any] = {
+    "expand_dims": lambda xp, a: xp.expand_dims(a(2, 3), axis=5),
+    "squeeze": lambda xp, a: xp.squeeze(a(2, 3), 0),
+    "reshape": lambda xp, a: xp.reshape(a(2, 3), (4,)),
+    "concat": lambda xp, a: xp.concat([a(2, 3), a(2, 4)]),
+    "stack": lambda xp, a: xp.stack([a(2), a(3)]),
+    "add": lambda xp, a: xp.add(a(2), a(3)),
+    "matmul": lambda xp, a: a(2, 3) @ a(2, 3),
+    "take": lambda xp, a: xp.take(a(2, 3), xp.asarray([0])),
+    "cumulative_sum": lambda xp, a: xp.cumulative_sum(a(2, 3)),
+    "linalg.cross": lambda xp, a: xp.linalg.cross(a(2), a(2)),
+    "linalg.cholesky": lambda xp, a: xp.linalg.cholesky(a(2, 3)),
+    "linalg.solve": lambda xp, a: xp.linalg.solve(a(2, 3), a(2)),
+    "linalg.outer": lambda xp, a: xp.linalg.outer(a(2, 2), a(2)),
+    "linalg.qr": lambda xp, a: xp.linalg.qr(a(2, 2), mode="other"),
+    "linalg.matrix_norm": lambda xp, a: xp.linalg.matrix_norm(a(2, 2), ord="other"),
+    "nonzero": lambda xp, a: xp.nonzero(a()),
+    "permute_dims": lambda xp, a: xp.permute_dims(a(2, 3), (0, 0)),
+    "sum": lambda xp, a: xp.sum(a(2, 3), axis=3),
+    "sum twice": lambda xp, a: xp.sum(a(2, 3), axis=(0, 0)),
+    "max": lambda xp, a: xp.max(a(0)),
+    "broadcast_to": lambda xp, a: xp.broadcast_to(a(3), (2, 4)),
+    "item": lambda xp, a: a(3)[5],
+    "items": lambda xp, a: a(3)[0, 0],
+    "truth": lambda xp, a: bool(a(3)),
+    "tensordot": lambda xp, a: xp.tensordot(a(2, 3), a(4, 5), axes=1),
+    "vecdot": lambda xp, a: xp.vecdot(a(1), a(3)),
+    "take_along_axis": lambda xp, a: xp.take_along_axis(a(2, 3), xp.asarray([0])),
+    "repeat": lambda xp, a: xp.repeat(a(3), xp.asarray([1, 2])),
+    "repeat less": lambda xp, a: xp.repeat(a(3), -1),
+    "tile": lambda xp, a: xp.tile(a(2), (-1,)),
+    "asarray": lambda xp, a: xp.asarray([1, 2], copy=False),
+    "finfo": lambda xp, a: xp.finfo(xp.int8),
+    "iinfo": lambda xp, a: xp.iinfo(xp.float32),
+    "isdtype": lambda xp, a: xp.isdtype(xp.int8, "other"),
+    "meshgrid": lambda xp, a: xp.meshgrid(a(2), a(3), indexing="other"),
+    "searchsorted": lambda xp, a: xp.searchsorted(a(2), a(2), side="other"),
+    "unstack": lambda xp, a: xp.unstack(a(2), axis=2),
+    "fft.fft": lambda xp, a: xp.fft.fft(xp.astype(a(2), xp.complex128), norm="other"),
+    "bitwise_and": lambda xp, a: a(2) & a(2),
+    "floor": lambda xp, a: xp.floor(xp.asarray([1j])),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_standard_refuses_is_refused(name):
+    import array_api_strict as strict
+
+    def ones(*shape: int) -> oplib.Tensor:
+        return oplib.full(shape, 1.0)
+
+    with pytest.raises((TypeError, ValueError, IndexError, RuntimeError)):
+        REFUSED[name](array_api, ones)
+    with pytest.raises((TypeError, ValueError, IndexError, RuntimeError)):
+        REFUSED[name](strict, lambda *shape: strict.ones(shape))

@@ -318,6 +318,37 @@ def unlike_numpy(name: str, x: Array, dim: int) -> bool:
     return False
 
 
+WITH_NAN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "median": (lambda t: oplib.median(t, 0), lambda x: np.median(x, 0)),
+    "quantile 0.3": (lambda t: oplib.quantile(t, 0.3, 0), lambda x: np.quantile(x, 0.3, 0)),
+    "quantile 0.5": (lambda t: oplib.quantile(t, 0.5, 0), lambda x: np.quantile(x, 0.5, 0)),
+    "quantile 0.9": (lambda t: oplib.quantile(t, 0.9, 0), lambda x: np.quantile(x, 0.9, 0)),
+    "cummax": (lambda t: oplib.cummax(t, 0)[0], np.maximum.accumulate),
+    "cummin": (lambda t: oplib.cummin(t, 0)[0], np.minimum.accumulate),
+    "isclose": (lambda t: oplib.isclose(t, t), lambda x: np.isclose(x, x)),
+    "logsumexp": (lambda t: oplib.logsumexp(t, 0), np.logaddexp.reduce),
+    "sinc": (oplib.sinc, np.sinc),
+    "largest": (lambda t: oplib.norm(t, np.inf), lambda x: np.linalg.norm(x, np.inf)),
+}
+SPECIAL = st.lists(st.sampled_from([0.5, 1.0, 2.0, -3.0, np.nan, np.inf, -np.inf]), min_size=1)
+
+
+@few
+@given(SPECIAL)
+def test_numbers_that_are_none_and_infinities_count_as_in_numpy(values):
+    x = np.array(values)
+    for name, (mine, numpys) in WITH_NAN.items():
+        assert_same(name, outcome(mine, tensor(x)), outcome(numpys, x), rounded=True)
+
+
+def test_small_integers_do_not_wrap_where_results_are_means():
+    x, y = (oplib.tensor(v, dtype="uint8") for v in ([1, 3, 250], [3, 1, 0]))
+    assert oplib.l1_loss(x, y).item() == (2 + 2 + 250) / 3
+    assert oplib.mse_loss(x, y).item() == (4 + 4 + 250**2) / 3
+    assert oplib.huber_loss(x, y, "sum").item() == 1.5 + 1.5 + 249.5
+    assert oplib.median(oplib.tensor([100, 120], dtype="int8")).item() == 110
+
+
 @few
 @given(arrays())
 def test_functions_of_the_whole_tensor(x):

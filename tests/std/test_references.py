@@ -203,6 +203,14 @@ def test_dropout_keeps_the_mean_and_scales_its_gradient():
         ("median", (np.ones(0),), "over no elements has no value"),
         ("rfft", (np.ones(3) * 1j,), "takes real input"),
         ("dropout", (np.ones(3), 1.5), "p is a probability"),
+        ("tile", (np.ones(3), [-1]), "repeats are not negative"),
+        ("repeat_interleave", (np.ones(3), -1), "repeats are not negative"),
+        ("diff", (np.ones(3), -1), "n counts differences"),
+        ("index_add", (np.ones((2, 3)), 1, np.array([0, 1]), np.ones((2, 1))), r"\[2, 2\], got"),
+        ("huber_loss", (np.ones(3), np.ones(3), "mean", -1.0), "delta is positive"),
+        ("cross_entropy", (np.ones((1, 2)), np.array([0]), None, -1, "sum", 2.0), "is a share"),
+        ("fftn", (np.ones((2, 3)), [2], [0, 1]), "1 lengths over 2 axes"),
+        ("irfftn", (np.ones((2, 3)), [2, 2, 2]), "3 lengths over 2 axes"),
         ("gelu", (np.ones(3), "fast"), "approximate is 'none' or 'tanh'"),
     ],
 )
@@ -210,6 +218,14 @@ def test_mistakes_are_named(name, args, message):
     call = as_tensors(Call(args))
     with pytest.raises(oplib.ArgumentError, match=message):
         operator(name)(*call.args)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_class_that_is_none_is_refused(wrong):
+    x, target = oplib.ones(2, 3), oplib.tensor([0, wrong])
+    for loss in (oplib.nll_loss, oplib.cross_entropy):
+        with pytest.raises(IndexError, match="out of bounds"):
+            loss(x, target)
 
 
 def test_a_qr_of_wide_matrices_has_no_gradient():
