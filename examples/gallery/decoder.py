@@ -58,8 +58,9 @@ def at(state):
     if state.shape != (2,) or not 0 <= state[0] < len(STREAMS):
         raise ValueError("a decoder is the tensor that `opened` returned")
     stream = STREAMS[state[0]]
-    stream.place = int(state[1])
-    return stream
+    own = Decoder(stream.frames, stream.rate)  # of this call: others may run in other threads
+    own.place = int(state[1])
+    return own
 
 
 @next_object.register_kernel("cpu")
@@ -106,9 +107,8 @@ def main() -> None:
         first = take(decoder)[0]
         move(decoder, 1.5)
         frame, pts, _ = take(decoder)
-        print(
-            "frames", first[0, 0, 0].item(), frame[0, 0, 0].item(), "the last at", pts.item(), "s"
-        )
+        seen = first[0, 0, 0].item(), frame[0, 0, 0].item()
+        print("frames", seen, "the last at", pts.item(), "s")
 
 
 if __name__ == "__main__":

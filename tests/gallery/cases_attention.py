@@ -30,6 +30,7 @@ CASES = [
             ),
             *((normal(2, 0, 4), K, V), (Q, normal(2, 0, 4), normal(2, 0, 2))),
         ],
+        opcheck={"samples": [((*SMALL, None, True), {})]},
         gradients=[
             (masked(), SMALL),
             (masked(0.7, True), SMALL),

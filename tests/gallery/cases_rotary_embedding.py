@@ -31,6 +31,7 @@ CASES = [
             (P, normal(3, 2, 4), K, 4, CACHE, False),
             (tensor([], "int64"), normal(0, 8), None, 4, CACHE, True),
         ],
+        opcheck={"samples": [((P[:2], normal(2, 4), normal(2, 4), 4, CACHE, True), {})]},
         gradients=[
             (lambda q, k: rotated(P, q, k, 4, CACHE, True), (Q, K)),
             (lambda q: rotated(P, q, None, 4, CACHE, False)[0], (normal(3, 2, 4),)),
