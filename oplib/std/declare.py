@@ -18,7 +18,7 @@ import numpy as np
 
 from ..dispatch.operator import Operator
 from ..library import Library
-from ..prims import clone
+from ..prims import cast, clone
 from ..shapes import TensorSpec, broadcast_spec
 from ..tensor.protocols import is_weak
 from ..tensor.tensor import Tensor
@@ -31,6 +31,7 @@ __all__ = [
     "composite",
     "declare",
     "declare_binary",
+    "floating",
     "fresh",
     "inexact",
     "inexact_dtype",
@@ -103,6 +104,12 @@ def _ufunc_dtype(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> np.dtype[Any]:
 def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype a function of `dtype` is computed in: itself, or float64 for integers."""
     return np.dtype(np.float64) if dtype.kind in "biu" else dtype
+
+
+def floating(x: Tensor) -> Tensor:
+    """Return a tensor in its `inexact_dtype`: products of small integers would wrap."""
+    kind = inexact_dtype(x.dtype)
+    return x if kind == x.dtype else cast(x, kind)
 
 
 def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

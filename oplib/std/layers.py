@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ..errors import ArgumentError
 from ..tensor.tensor import Tensor
 from .creation import arange
-from .declare import composite
+from .declare import composite, floating
 from .elementwise import where
 from .linalg import matmul
 from .nn import softmax
@@ -50,6 +50,7 @@ def embedding(weight: Tensor, index: Tensor) -> Tensor:
 )
 def cosine_similarity(x: Tensor, y: Tensor, dim: int, eps: float) -> Tensor:
     """Divide the product by both lengths."""
+    x, y = floating(x), floating(y)
     lengths = [(t * t).sum(dim).clamp(min=eps * eps).sqrt() for t in (x, y)]
     return (x * y).sum(dim) / (lengths[0] * lengths[1])
 
@@ -64,6 +65,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, scale: float | None
 ) -> Tensor:
     """Weight values by the softmax of scores."""
+    q, k, v = floating(q), floating(k), floating(v)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = matmul(q, k.swapaxes(-1, -2)) * factor
     if mask is not None:
@@ -107,6 +109,7 @@ def layer_norm(
 )
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Divide by the root of the mean square."""
+    x = floating(x)
     normal = x / ((x * x).mean(-1, True) + eps).sqrt()
     return normal if weight is None else normal * weight
 

@@ -68,6 +68,9 @@ def _matmul_y(grad: Tensor, x: Tensor, y_spec: TensorSpec) -> Tensor:
         return _column(x.conj()) * _row(grad) if y_spec.ndim > 1 else x.conj() * grad
     if y_spec.ndim == 1:  # grad is [..., n]
         return matmul(adjoint(x), _column(grad)).squeeze(-1)
+    if y_spec.ndim == 2 and x.ndim > 2 and all(type(length) is int for length in x.shape):
+        # one product instead of a sum of many
+        x, grad = x.flatten(0, -2), grad.flatten(0, -2)
     return matmul(adjoint(x), grad)
 
 

@@ -30,21 +30,22 @@ def _reduce(losses: Tensor, reduction: str, weights: Tensor | None = None) -> Te
     raise ArgumentError(f"a reduction is 'mean', 'sum' or 'none', got {reduction!r}")
 
 
-def _difference(name: str, x: Tensor, target: Tensor) -> Tensor:
-    """Return ``x - target``; of integers in float64, where it does not wrap."""
-    _alike(name, x, target)
-    kind = result_type(x, target)
-    if kind.kind in "biu":
-        x, target = (part.cast(inexact_dtype(kind)) for part in (x, target))
-    return x - target
+def _pair(name: str, x: Tensor, target: Tensor) -> list[Tensor]:
+    """Return both, integers as the floating dtype they promote to, where nothing wraps.
 
-
-def _alike(name: str, x: Tensor, target: Tensor) -> None:
-    """Refuse shapes that would broadcast: in a loss that is nearly always a mistake."""
+    Shapes that would broadcast are refused: in a loss that is nearly always a mistake.
+    """
     if x.shape != target.shape:
         raise ArgumentError(
             f"std::{name}: prediction {list(x.shape)} and target {list(target.shape)} differ"
         )
+    kind = inexact_dtype(result_type(x, target))
+    return [part.cast(kind) if part.dtype.kind in "biu" else part for part in (x, target)]
+
+
+def _difference(name: str, x: Tensor, target: Tensor) -> Tensor:
+    x, target = _pair(name, x, target)
+    return x - target
 
 
 @composite(f"mse_loss(Tensor x, Tensor target, {_REDUCED}) -> Tensor", "``(x - target)²``.")
@@ -127,7 +128,7 @@ def cross_entropy(
         weights = kept.cast(x.dtype) if weight is None else where(kept, weight[chosen], 0)
         smooth = _reduce(where(kept, spread, 0), reduction, weights)
         return loss * (1 - label_smoothing) + smooth * label_smoothing
-    _alike("cross_entropy", x, target)
+    x, target = _pair("cross_entropy", x, target)
     smoothed = target * (1 - label_smoothing) + label_smoothing / x.shape[axis]
     terms = -(smoothed * logs if scale is None else smoothed * logs * scale).sum(axis)
     return _reduce(terms, reduction)
@@ -139,7 +140,7 @@ def cross_entropy(
 )
 def binary_cross_entropy(x: Tensor, target: Tensor, reduction: str) -> Tensor:
     """Add both outcomes; an impossible one that does not happen costs nothing."""
-    _alike("binary_cross_entropy", x, target)
+    x, target = _pair("binary_cross_entropy", x, target)
     return _reduce(-xlogy(target, x) - xlogy(1 - target, 1 - x), reduction)
 
 
@@ -149,7 +150,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, reduction: str) -> Tensor:
 )
 def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, reduction: str) -> Tensor:
     """Add both outcomes by their logarithms."""
-    _alike("binary_cross_entropy_with_logits", x, target)
+    x, target = _pair("binary_cross_entropy_with_logits", x, target)
     return _reduce((1 - target) * x - log_sigmoid(x), reduction)
 
 
@@ -159,5 +160,5 @@ def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, reduction: str) 
 )
 def kl_div(x: Tensor, target: Tensor, reduction: str) -> Tensor:
     """Subtract logarithms."""
-    _alike("kl_div", x, target)
+    x, target = _pair("kl_div", x, target)
     return _reduce(xlogy(target, target) - target * x, reduction)

@@ -347,6 +347,21 @@ def test_small_integers_do_not_wrap_where_results_are_means():
     assert oplib.mse_loss(x, y).item() == (4 + 4 + 250**2) / 3
     assert oplib.huber_loss(x, y, "sum").item() == 1.5 + 1.5 + 249.5
     assert oplib.median(oplib.tensor([100, 120], dtype="int8")).item() == 110
+    row = oplib.tensor([[100, 120, 90]], dtype="int8")
+    for function in (
+        lambda t: oplib.cosine_similarity(t, t),
+        oplib.rms_norm,
+        lambda t: oplib.attention(t, t, t),
+        lambda t: oplib.kl_div(t, t),
+        lambda t: oplib.binary_cross_entropy_with_logits(t, t),
+    ):
+        np.testing.assert_allclose(function(row).numpy(), function(row.cast("float64")).numpy())
+
+
+def test_a_target_of_integers_does_not_widen_a_loss():
+    logits, target = oplib.zeros(3, dtype="float32"), oplib.tensor([True, False, True])
+    for loss in (oplib.binary_cross_entropy_with_logits, oplib.mse_loss, oplib.l1_loss):
+        assert loss(logits, target).dtype == np.float32
 
 
 @few
