@@ -8,18 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
-import oplib
-from benchmarks.operators import Multiply, add_, mul
-from oplib import Tensor
+from benchmarks.paths import paths
+from benchmarks.profile import bytecodes
 
 REPEATS = 100
-
-
-def tensor(requires_grad: bool = False) -> Tensor:
-    return oplib.tensor(np.ones(4), requires_grad=requires_grad)
 
 
 def calls_of(function: Callable[[], object]) -> tuple[int, int]:
@@ -69,36 +63,6 @@ def blocks_of(function: Callable[[], object]) -> float:
             gc.enable()
 
 
-def paths() -> dict[str, Callable[[], object]]:
-    x, y, g, b = tensor(), tensor(), tensor(requires_grad=True), tensor()
-    array = np.ones(4)
-    zeros = oplib.tensor(np.zeros(4))
-    with oplib.FakeTensorMode():
-        fake = oplib.empty((4,))
-    node = mul(g, y)
-    layer = Multiply.apply(g, y)
-
-    def backward(value: Tensor) -> None:
-        value.backward(retain_graph=True)
-        g.clear_grad()
-
-    return {
-        "call": lambda: mul(x, y),
-        "call built-in": lambda: x * y,
-        "number": lambda: x * 2.0,
-        "ndarray": lambda: x * array,
-        "recording": lambda: mul(g, y),
-        "layer": lambda: Multiply.apply(g, y),
-        "backward of a call": lambda: backward(node),
-        "backward of a layer": lambda: backward(layer),
-        "in place": lambda: add_(b, zeros),
-        "in place built-in": lambda: b.add_(zeros),
-        "view": lambda: x[1:],
-        "view recorded": lambda: g[1:],
-        "fake": lambda: mul(fake, fake),
-    }
-
-
 @functools.cache
 def fresh(name: str) -> dict[str, Callable[[], object]]:
     """Return paths whose tensors no other test has used; the cache keeps them alive."""
@@ -146,3 +110,11 @@ def test_one_function_or_one_block_more_is_seen() -> None:
     python, c = calls_of(call)
     assert calls_of(lambda: more()) == (python + 1, c + 1)
     assert blocks_of(lambda: (call(),)) >= blocks_of(call) + 0.9
+
+
+def test_a_profile_attributes_every_bytecode_to_a_function() -> None:
+    found = bytecodes(fresh("profile")["recording"])
+    assert any("bench::mul bind" in name for name in found)
+    assert any("autograd plan" in name for name in found)
+    assert 100 < found.total() < 500
+    assert bytecodes(lambda: None).total() <= 3

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence, Set
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import ref
 
 from .. import _state
@@ -37,6 +37,7 @@ __all__ = [
     "Kept",
     "OperatorContext",
     "PyLayerContext",
+    "new_context",
 ]
 
 
@@ -105,16 +106,7 @@ class Context:
     """Carries values from the forward call to `backward`.
 
     Any attribute may be set; its name is free. A tensor that is an output of the call may be an
-    attribute, also inside a list, tuple or dict.
-
-    Parameters
-    ----------
-    title : str
-        What was called, for messages.
-    needs : tuple
-        See `needs_input_grad`.
-    recording : bool
-        Whether a node will be made.
+    attribute, also inside a list, tuple or dict. Made by `new_context`.
 
     Attributes
     ----------
@@ -137,14 +129,14 @@ class Context:
         "materialize_grads",
     )
 
-    def __init__(self, title: str, needs: tuple[Any, ...], recording: bool = True) -> None:
-        self._ctx_title = title
-        self._ctx_needs = needs
-        self._ctx_recording = recording
-        self.materialize_grads = self.grad_in_dtype_consistent = True
-        self._ctx_node: ref[GradNode] | None = None
-        self._ctx_saved = UNSAVED
-        self._ctx_marks = UNMARKED
+    _ctx_title: str
+    _ctx_needs: tuple[Any, ...]
+    _ctx_recording: bool
+    _ctx_node: ref[GradNode] | None
+    _ctx_saved: tuple[Sequence[Tensor | None], list[SavedTensor | None], TreeDef | None]
+    _ctx_marks: Marks
+    materialize_grads: bool
+    grad_in_dtype_consistent: bool
 
     needs_input_grad = property(
         attrgetter("_ctx_needs"),
@@ -188,8 +180,9 @@ class Context:
             return tuple(given) if tree is None else unflatten(tree, iter(given))
         node = self._ctx_node()
         saved = None if node is None else node.saved
-        if node is None or saved is None:
+        if saved is None:
             raise _freed("the saved tensors", node)
+        assert node is not None
         kept: Kept = saved[-1]
         records, places, _, tree, _ = kept
         edges: Sequence[Any] = node.edges
@@ -325,6 +318,33 @@ class PyLayerContext(Context):
     def mark_not_inplace(self, *tensors: Tensor) -> None:
         """State that an input which is returned was not written: the output is an alias of it."""
         self._ctx_mark("not_inplace", _only_tensors("mark_not_inplace", tensors))
+
+
+C = TypeVar("C", bound=Context)
+
+
+def new_context(kind: type[C], title: str, needs: tuple[Any, ...], recording: bool = True) -> C:
+    """Return a ctx. The plan of a layer has these lines itself: a call costs as much as they do.
+
+    Parameters
+    ----------
+    kind : type
+    title : str
+        What was called, for messages.
+    needs : tuple
+        See `Context.needs_input_grad`.
+    recording : bool
+        Whether a node will be made.
+    """
+    context = kind()
+    context._ctx_title = title
+    context._ctx_needs = needs
+    context._ctx_recording = recording
+    context.materialize_grads = context.grad_in_dtype_consistent = True
+    context._ctx_node = None
+    context._ctx_saved = UNSAVED
+    context._ctx_marks = UNMARKED
+    return context
 
 
 # ---------------------------------------------------------------------- saving and recovering

@@ -135,7 +135,7 @@ class Run:
 
     __slots__ = ("__weakref__", "final_hooks")
 
-    final_hooks: list[dict[int, Callable[[], Any]]]
+    final_hooks: tuple[dict[int, Callable[[], Any]], ...]
 
 
 def run(
@@ -150,12 +150,12 @@ def run(
     """
     outer = _state.current()
     this = Run()
-    this.final_hooks = []
+    this.final_hooks = ()
     config: dict[str, Any] = {"backward_run": this}
     if outer.config:
         config = {**outer.config, **config}
         if "final_hooks" in config:
-            this.final_hooks += config.pop("final_hooks")
+            this.final_hooks = tuple(config.pop("final_hooks"))
             outer = outer.with_config(final_hooks=None)
     # Grad mode is as asked for, autocast is off, and code inside finds the run.
     user = outer.user | AUTOGRAD if create_graph else outer.user & ~AUTOGRAD

@@ -59,8 +59,10 @@ def backward(
 
 def backward_from(root: Tensor, seed: Any, retain_graph: Any, create_graph: Any) -> None:
     """Accumulate gradients of one tensor: `Tensor.backward`."""
-    retain = _flags(retain_graph, create_graph)
-    meta = _meta_of_root(root, 0)
+    plain = retain_graph is None and create_graph is False  # the common call costs no other
+    retain = False if plain else _flags(retain_graph, create_graph)
+    meta = root.autograd_meta if root._keys & (AUTOGRAD | VIEW) == AUTOGRAD else None
+    meta = _meta_of_root(root, 0) if meta is None else meta
     run([(meta, _seed(root, seed, "grad_tensors[0]", create_graph))], retain, create_graph)
 
 

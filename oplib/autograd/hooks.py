@@ -72,7 +72,7 @@ def register_final_hook(hook: Callable[[], Any]) -> HookHandle:
     state = _state.current()
     run = state.config.get("backward_run")
     if run is not None:
-        run.final_hooks.append(table)
+        run.final_hooks += (table,)
     else:
         waiting = (*state.config.get("final_hooks", ()), table)
         _state.set_state(state.with_config(final_hooks=waiting))

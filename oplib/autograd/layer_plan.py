@@ -24,7 +24,7 @@ from ..errors import ArgumentError
 from ..tensor.grad_meta import AutogradMeta, GradNode
 from ..tensor.tensor import Tensor, alias_of
 from .anomaly import note_line
-from .context import NOTHING_KEPT, UNMARKED, UNSAVED, PyLayerContext
+from .context import NOTHING_KEPT, UNMARKED, UNSAVED, PyLayerContext, new_context
 from .family import refresh_for_use
 from .gradients import UNSHARED
 from .layer_facts import LayerFacts
@@ -112,7 +112,14 @@ def _forward_lines(every: list[str], tensors: tuple[bool, ...]) -> list[str]:
         "    if True not in _op_needs:",
         f"        return _op_any(_op_facts, {args}, {{}})",
         *[f"    _op_s_{x} = {x}._storage; _op_v_{x} = _op_s_{x}.version" for x in given],
-        "    _op_ctx = _op_Context(_op_title, _op_needs)",
+        "    _op_ctx = _op_Context()",
+        "    _op_ctx._ctx_title = _op_title",
+        "    _op_ctx._ctx_needs = _op_needs",
+        "    _op_ctx._ctx_recording = True",
+        "    _op_ctx.materialize_grads = _op_ctx.grad_in_dtype_consistent = True",
+        "    _op_ctx._ctx_node = None",
+        "    _op_ctx._ctx_saved = _op_unsaved",
+        "    _op_ctx._ctx_marks = _op_unmarked",
         "    _op_set_state(_op_off if _op_state is _op_default else _op_grad_off(_op_state))",
         "    try:",
         f"        _op_out = _op_forward({', '.join(['_op_ctx', *every])})",
@@ -182,7 +189,8 @@ def apply_any(facts: LayerFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     edges = tuple([t.autograd_meta if recording and t._keys & AUTOGRAD else None for t in inputs])
     needed = iter([edge is not None for edge in edges])
     needs = tuple([needs_of(argument.structure, needed) for argument in arguments])
-    ctx = PyLayerContext(facts.title, needs, any(edge is not None for edge in edges))
+    records = any(edge is not None for edge in edges)
+    ctx = new_context(PyLayerContext, facts.title, needs, records)
     if state.include & AUTOCAST:
         ctx._ctx_marks = UNMARKED._replace(autocast=state.config.get("autocast"))
     versions = [tensor._storage.version for tensor in inputs]

@@ -24,7 +24,7 @@ from ..errors import AutogradError
 from ..shapes import TensorSpec
 from ..tensor.grad_meta import NodeKind, WideGradNode
 from ..tensor.tensor import Tensor
-from .context import NOTHING_KEPT, OperatorContext
+from .context import NOTHING_KEPT, OperatorContext, new_context
 from .gradients import zeros_for
 from .modes import grad_off
 from .returned import Argument, count_of, needs_of, spread
@@ -177,7 +177,7 @@ class Recorder:
         context, kept = None, NOTHING_KEPT
         needs = call.needs_input_grad()
         if self.rule is not None and self.rule.style == "ctx":
-            context = OperatorContext(self.op.qualname, needs)
+            context = new_context(OperatorContext, self.op.qualname, needs)
             _set_up(self.op, self.rule, context, args, result)
             kept = context._ctx_attach(node, call.inputs, outputs)
         node.saved = (saved, call.arguments, needs, context, kept)
@@ -352,7 +352,7 @@ class _Values:
             for word, (kind, target) in self.meanings.items()
             if kind == "result"
         ]
-        context = OperatorContext(self.op.qualname, self.needs, recording=False)
+        context = new_context(OperatorContext, self.op.qualname, self.needs, recording=False)
         result = results[0] if len(results) == 1 else tuple(results)
         _set_up(self.op, rule, context, args, result)
         return context

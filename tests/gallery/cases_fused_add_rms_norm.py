@@ -55,6 +55,7 @@ CASES = [
                 (X, normal(3, 4).requires_grad_(), W, 1e-6), AutogradError, "writes to x, residual"
             ),
         ],
+        program=(program, (X, R, W)),
         half=True,
     ),
 ]

@@ -44,6 +44,7 @@ CASES = [
         BATCHED,
         opcheck={"samples": [(call, {}) for call in BATCHED]},
         fails=[Fails((DETS, SCORES, CLASSES[:3], 0.5), ValueError, "idxs has one number per box")],
+        program=(lambda d, s, c: batched_nms(d * 2, s, c, 0.3) + 1, (DETS, SCORES, CLASSES)),
     ),
 ]
 

@@ -44,6 +44,7 @@ CASES = [
             Fails((X, normal(5, 3)), ValueError, "bitlinear: x .*weight"),
             Fails((X, W.cast("float32")), ValueError, "floats of one dtype"),
         ],
+        program=(lambda x, w: bitlinear(x * 2, w).sum(0), (X, W)),
         half=True,
     ),
 ]

@@ -53,6 +53,7 @@ CASES = [
             Fails((P, ONE, ONE, 4, CACHE, True), ValueError, "overlap"),
             Fails((tensor([9, 0, 0]), normal(3, 8), None, 4, CACHE, True), IndexError, "outside"),
         ],
+        program=(program, (P, normal(3, 16))),
     ),
 ]
 

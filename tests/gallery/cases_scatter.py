@@ -57,6 +57,7 @@ CASES = [
             (lambda src: scatter_max(src, INDEX, -1)[0], (normal(2, 5),)),
         ],
         fails=FAILS,
+        program=(lambda src: scatter_max(src * 2, INDEX, 0, 4)[0].sum(0), (SRC,)),
     ),
 ]
 

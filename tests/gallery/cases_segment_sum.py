@@ -48,6 +48,7 @@ CASES = [
         [(normal(3, 2), PTR, 5)],
         opcheck={"samples": [((normal(3, 2), PTR, 5), {}), ((normal(3), PTR, 7), {})]},
         gradients=[(lambda rows: repeat(rows, PTR, 5), (normal(3, 2),))],
+        program=(lambda rows: repeat(rows * 2, PTR, 5) + 1, (normal(3, 2),)),
     ),
 ]
 
