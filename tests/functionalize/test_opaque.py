@@ -337,7 +337,5 @@ def test_a_twin_that_returns_other_values_is_told_what_is_expected() -> None:
         op.register_kernel("cpu", lambda x: np.asarray((x.sum(), x.fill(0))[0]))
         op.register_fake(lambda x: oplib.empty(()))
         op.register_functional(lambda x: (x * 0, x.sum()))
-        with pytest.raises(
-            oplib.ReturnError, match="1 fresh results and then the new"
-        ):
+        with pytest.raises(oplib.ReturnError, match="1 fresh results and then the new"):
             oplib.functionalize(lambda x: op(x * 1))(oplib.ones(3))
