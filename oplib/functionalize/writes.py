@@ -21,7 +21,7 @@ from ..dispatch.keys import AUTOGRAD
 from ..dispatch.lifting import tensor_leaves
 from ..dispatch.operator import Operator
 from ..dispatch.plan import python_call
-from ..errors import AliasError
+from ..errors import AliasError, ReturnError
 from ..prims import clone
 from ..prims.writing import check_order
 from ..tensor.geometry import overlap, self_overlap
@@ -136,13 +136,25 @@ class WritingCall:
         count = len(schema.fresh_returns(self.args))
         is_one = count + len(schema.mutated_arguments) == 1 and not isinstance(result, tuple)
         parts = (result,) if is_one else tuple(result)
-        fresh, new = parts[:count], parts[count:]
-        for array, stored in zip(self.written, tensor_leaves(list(new)), strict=True):
+        fresh, new = parts[:count], tensor_leaves(list(parts[count:]))
+        self._check_new(count, new)
+        for array, stored in zip(self.written, new, strict=True):
             value = self._apart_from_inputs(stored)
             is_as_given = self._commit(array, array.write(value))
             if is_as_given and self.is_recorded == bool(value._keys & AUTOGRAD):
                 array.remember(value)
         return tuple([level.wrap(value) for value in fresh])
+
+    def _check_new(self, count: int, new: Sequence[Tensor]) -> None:
+        """Raise unless a twin returned a new value for every written tensor, of its geometry."""
+        wanted = [(array.geometry.shape, array.geometry.dtype) for array in self.written]
+        if [(value.array.shape, value.array.dtype) for value in new] != wanted:
+            raise ReturnError(
+                f"{self.op.qualname}: its functional twin returns {count} fresh results and then "
+                f"the new values of {', '.join(self.op.schema.mutated_arguments)}\n"
+                f"  expected  {', '.join(f'{dtype}{list(shape)}' for shape, dtype in wanted)}\n"
+                f"  got       {', '.join(value.describe() for value in new)}"
+            )
 
     def _apart_from_inputs(self, value: Tensor) -> Tensor:
         """Return a value that no store at the end reaches, if a gradient may save it."""

@@ -69,6 +69,7 @@ class Storage:
 # A listed Storage keeps its owners alive, so an entry is either right or dead: the id of a living
 # owner is not used again. Dead entries are swept when the table has doubled, because a callback per
 # entry would cost more than everything else that happens to an ndarray beside a Tensor.
+_ndarray: Final = np.ndarray
 _by_owner: Final[dict[int, weakref.ref[Storage]]] = {}
 _opaque: Final[dict[int, tuple[int, int]]] = {}
 """Byte extents of the arrays behind those owners in the table that own bytes we cannot ask for."""
@@ -103,9 +104,12 @@ def storage_of_array(array: Any) -> Storage:
 
     See Note [The table of owners].
     """
-    if 0 in array.shape:
+    if type(array) is _ndarray:  # attributes cost less than asking for what may not be there
+        empty, base = not array.size, array.base
+    else:
+        empty, base = 0 in array.shape, getattr(array, "base", None)
+    if empty:
         return new_storage()
-    base = getattr(array, "base", None)
     owner = array if base is None else owner_of(array)
     found = _by_owner.get(id(owner))
     if found is not None:
@@ -117,7 +121,7 @@ def storage_of_array(array: Any) -> Storage:
     storage = Storage()
     storage.version = 0
     storage._owner = owner  # half the price of the property
-    return _enter(owner, storage)
+    return _enter(owner, storage, True)
 
 
 def _enter_view(array: Any, owner: Any) -> Storage:
@@ -154,7 +158,7 @@ def is_read_only(array: np.ndarray[Any, Any], storage: Storage) -> bool:
     return not array.flags.writeable
 
 
-def _enter(owner: Any, storage: Storage) -> Storage:
+def _enter(owner: Any, storage: Storage, has_owner: bool = False) -> Storage:
     """List a Storage under an owner, unless another thread was faster; return what is listed."""
     key = id(owner)
     _lock.acquire()  # a ``with`` takes twice as long: 0.12 µs
@@ -163,7 +167,7 @@ def _enter(owner: Any, storage: Storage) -> Storage:
         listed = None if found is None else found()
         if listed is not None:
             return listed
-        known = getattr(storage, "_owner", None)
+        known = owner if has_owner else getattr(storage, "_owner", None)
         if known is not owner:
             storage._owner = owner if known is None else (known, owner)
         if _opaque:

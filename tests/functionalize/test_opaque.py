@@ -329,3 +329,13 @@ def test_a_result_of_several_unknown_lengths_is_captured() -> None:
             return oplib.empty((context.new_dynamic_size(), context.new_dynamic_size()))
 
         assert oplib.capture(lambda x: op(x).sum() * 2, oplib.ones(1))(oplib.ones(1)).item() == 12.0
+
+
+def test_a_twin_that_returns_other_values_is_told_what_is_expected() -> None:
+    with oplib.scoped_library("swapped_twin") as lib:
+        op = lib.define("total_(Tensor(a!) x) -> Tensor").op
+        op.register_kernel("cpu", lambda x: np.asarray((x.sum(), x.fill(0))[0]))
+        op.register_fake(lambda x: oplib.empty(()))
+        op.register_functional(lambda x: (x * 0, x.sum()))
+        with pytest.raises(oplib.ReturnError, match="1 fresh results and then the new"):
+            oplib.functionalize(lambda x: op(x * 1))(oplib.ones(3))

@@ -30,7 +30,7 @@ def test_the_schema_is_the_one_specified(case: Case) -> None:
 
 @named([case for case in CASES if case.calls])
 def test_opcheck_passes(case: Case) -> None:
-    options = {"samples": 4, **case.opcheck}
+    options = {"samples": 2, **case.opcheck}
     if case.gradients and case.second:  # gradgradcheck runs below
         options["skip"] = {"second_gradient", *options.get("skip", ())}
     report = opcheck(case.op, case.calls[0], **options)

@@ -138,7 +138,7 @@ def _follows_the_values(trial: Trial, call: Call, rng: np.random.Generator) -> I
     other = redrawn(call, rng)
     reference = other.fresh().run()
     given = call.fresh()
-    fixed = any(not t.array.flags.writeable for _, t in given.tensors)
+    fixed = any(not t.array.flags.writeable or 0 in t.array.strides for _, t in given.tensors)
     if fixed or given.written() or not given.tensors or reference.error is not None:
         return
     given.run()
