@@ -211,8 +211,16 @@ def _pinv_spec(x: Any, rtol: float | None) -> TensorSpec:
 
 
 @pinv.register_vjp
-def _pinv_grad(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
+def _pinv_grad(grad: Tensor, x: Tensor, out: Tensor, rtol: float | None) -> Tensor:
     """Differentiate at constant rank (Golub and Pereyra, 1973)."""
+    if rtol is not None:
+        lost = (matmul(matmul(x, out), x) - x).abs()
+        if bool((lost > 1e-6 * x.abs().max()).any()):
+            raise AutogradError(
+                f"std::pinv: rtol={rtol:g} cuts off singular values that are not zero, and the "
+                "inverse of what is left has another derivative\n"
+                "  leave rtol out, or invert the singular values of svd yourself"
+            )
     grad = adjoint(grad)
     k = matmul(grad, out)
     right = matmul(k, adjoint(out))

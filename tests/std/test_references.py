@@ -10,7 +10,9 @@ import pytest
 import scipy.special
 
 import oplib
+from oplib.errors import AutogradError
 from oplib.std import load_all
+from oplib.testing import gradcheck
 from tests.std.cases import Call, as_tensors, identifiers, operator
 
 load_all()
@@ -239,3 +241,10 @@ def test_phases_of_complex_singular_vectors_have_no_gradient():
     s.sum().backward(retain_graph=True)
     with pytest.raises(oplib.AutogradError, match="up to a phase"):
         u.real.sum().backward()
+
+
+def test_an_inverse_that_cuts_off_singular_values_has_no_gradient():
+    x = oplib.tensor([[3.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    assert gradcheck(lambda x: oplib.pinv(x, 0.1), (x,))
+    with pytest.raises(AutogradError, match="cuts off singular values"):
+        oplib.pinv(x, 0.5).sum().backward()
