@@ -80,7 +80,7 @@ FLOORS: Floors = (
         package("backends", "arrays entries results missing host stage numpy registration"),
         package(
             "autograd",
-            "guard modes wrapper gradients observe anomaly engine family general_grad hooks "
+            "modes wrapper gradients observe anomaly engine family general_grad hooks "
             "returned context recorder general layer_facts layer_outputs layer_plan pylayer stage "
             "backward_graph checkpoint",
         ),
@@ -111,7 +111,7 @@ FLOORS: Floors = (
         package(
             "std",
             "declare creation elementwise comparison joining linalg reductions scan views indexing "
-            "inplace nn complex masking decompositions matrices contractions sorting fft scatter "
+            "inplace nn complex decompositions matrices contractions sorting fft scatter "
             "special activations losses layers random stored",
         ),
     ),

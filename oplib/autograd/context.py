@@ -5,7 +5,7 @@ the node of the call exists, everything that holds a tensor moves into the node,
 freed with the node, and an output kept on ``ctx`` makes no cycle. ``ctx`` refers to the node weakly
 and gives saved tensors their history back when they are read.
 
-Imports floors 0 to 4, `wrapper.py`, `guard.py`, `family.py`.
+Imports floors 0 to 4, `wrapper.py`, `family.py`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from ..tensor.grad_meta import GradNode
 from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor
 from .family import check_write
-from .guard import guard
-from .wrapper import PackedTensor, recover, recover_output, save
+from .wrapper import PackedTensor, guard, recover, recover_output, save
 
 __all__ = [
     "NOTHING_KEPT",

@@ -4,7 +4,7 @@ A PyLayer is not an operator: interpreters see the operators that its forward ca
 (tensors as direct arguments, one fresh tensor returned) run a plan generated for the class;
 everything else goes through `apply_any`.
 
-Imports floors 0 to 4, `layer_plan.py`, `layer_outputs.py`, `context.py`, `guard.py`, `modes.py`.
+Imports floors 0 to 4, `layer_plan.py`, `layer_outputs.py`, `context.py`, `wrapper.py`, `modes.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..dtypes import is_inexact
 from ..errors import ArgumentError, DispatchError
 from ..tensor.tensor import Tensor, alias_of
 from .context import Context, PyLayerContext
-from .guard import guard
 from .layer_facts import LayerFacts
 from .layer_outputs import rebuilt
 from .layer_plan import apply_any, facts_of
 from .modes import grad_off
 from .returned import structure_of
+from .wrapper import guard
 
 __all__ = ["PyLayer", "PyLayerContext", "once_differentiable"]
 

@@ -24,7 +24,7 @@ from ..dispatch.keys import AUTOGRAD, SAVED_TENSOR_HOOKS, VIEW
 from ..dtypes import is_inexact
 from ..errors import AutogradError
 from ..prims import clone
-from ..tensor.grad_meta import AutogradMeta, GradNode, new_meta
+from ..tensor.grad_meta import AutogradMeta, GradNode, NodeKind, new_meta
 from ..tensor.storage import Storage
 from ..tensor.tensor import Tensor, blank_tensor, tensor_from_result
 
@@ -32,6 +32,7 @@ __all__ = [
     "PackedTensor",
     "Record",
     "TensorWrapper",
+    "guard",
     "moved_on",
     "overwritten",
     "recover",
@@ -215,3 +216,35 @@ def overwritten(storage: Storage, version: int, node: GradNode, what: str) -> Au
         f"written to since (version {storage.version}{writer})\n"
         "  use the out-of-place form, or write to a copy: x.clone()"
     )
+
+
+def _refuse(node: GradNode, saved: tuple[Any, ...], gradient: Tensor) -> Any:
+    raise AutogradError(saved[0])
+
+
+_GUARD: Final = NodeKind("unknown_history", _refuse)
+
+
+def guard(tensor: Tensor, edges: tuple[AutogradMeta | None, ...], message: str) -> None:
+    """Make differentiating through `tensor`, a value whose history is unknown, raise `message`.
+
+    A saved intermediate and what a once-differentiable backward returns are right as values, but a
+    derivative taken through them would lack a term; so under ``create_graph`` they get this node.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        A handle nobody else has; it gets the guard as its history.
+    edges : tuple of AutogradMeta or None
+        What the value was computed from, so that a run towards it meets the guard.
+    message : str
+    """
+    node = GradNode()
+    node.kind = _GUARD
+    node.edges = edges
+    node.saved = (message,)
+    node.hooks = None
+    node.shapes = tensor.shape
+    node.dtypes = tensor.dtype
+    tensor.autograd_meta = new_meta(node, 0, tensor.shape, tensor.dtype)
+    tensor._keys |= AUTOGRAD

@@ -44,10 +44,9 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         *("index_sum", "index_winners", "take_along_dim"),
     ),
     "linalg": ("cross", "dot", "matmul", "matmul_", "outer", "vecdot"),
-    "masking": ("tril", "triu"),
     "decompositions": (
         *("cholesky", "det", "eigh", "inv", "lstsq", "pinv", "qr", "slogdet", "solve"),
-        *("solve_triangular", "svd", "trace"),
+        *("solve_triangular", "svd", "trace", "tril", "triu"),
     ),
     "matrices": ("matrix_norm", "matrix_power", "matrix_rank"),
     "scan": ("cumargmax", "cumargmin", "cummax", "cummin", "cumprod", "cumsum", "diff"),

@@ -5,7 +5,7 @@ algorithmic differentiation" (2008), with adjoints so that they hold for complex
 function is not differentiable (a singular matrix, equal eigenvalues) the gradient is infinite or
 NaN, as the formula says.
 
-Imports floors 0 to 4, `declare.py`, `linalg.py`.
+Imports floors 0 to 4, `declare.py`, `creation.py`, `linalg.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ArgumentError, AutogradError
-from ..prims import sum_to
+from ..prims import mask, sum_to
 from ..shapes import TensorSpec, broadcast_shapes, result_type
 from ..tensor.tensor import Tensor
+from .creation import arange
 from .declare import Array, composite, declare, inexact, inexact_dtype, real_dtype
 from .linalg import adjoint, matmul
-from .masking import tril, triu
 
-__all__ = ["inv", "matrix", "solve", "svd"]
+__all__ = ["inv", "matrix", "solve", "svd", "tril", "triu"]
 
 _LAPACK: Final = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
 """What LAPACK computes in; float16 and the like are refused by the choice of kernels."""
@@ -456,3 +456,29 @@ def _svd_grad(
             rest = grad_vh - matmul(adjoint(turned), vh)
             outer = outer + matmul(u / s[..., None, :], rest)
     return matmul(matmul(u, inner), vh) + outer
+
+
+def _below(x: Tensor, diagonal: int, name: str) -> Tensor:
+    """Return where ``column - row <= diagonal``."""
+    if x.ndim < 2:
+        raise ArgumentError(f"std::{name} takes matrices, got {list(x.shape)}")
+    rows = arange(0, x.shape[-2], device=x.device).unsqueeze(-1)
+    return arange(0, x.shape[-1], device=x.device) - rows <= diagonal
+
+
+@composite(
+    "tril(Tensor x, int diagonal=0) -> Tensor",
+    "`numpy.tril`: the lower triangle of matrices, up to a diagonal; zero above.",
+)
+def tril(x: Tensor, diagonal: int) -> Tensor:
+    """Keep what lies on and below a diagonal."""
+    return mask(x, _below(x, diagonal, "tril"))
+
+
+@composite(
+    "triu(Tensor x, int diagonal=0) -> Tensor",
+    "`numpy.triu`: the upper triangle of matrices, from a diagonal; zero below.",
+)
+def triu(x: Tensor, diagonal: int) -> Tensor:
+    """Keep what lies on and above a diagonal."""
+    return mask(x, _below(x, diagonal - 1, "triu").logical_not())
